@@ -72,7 +72,7 @@ from .noise.graphs import Torus as Torus
 from .noise.mixing import Matchings as Matchings
 from .noise.mixing import Mixing as Mixing
 from .noise.pairwise import Pairwise as Pairwise
-from .noise.rounds import AnySchedule as AnySchedule
+from .noise.server_factors import AnySchedule as AnySchedule
 from .plan.draw import draw_plan as draw_plan
 from .plan.participation import (
     Balanced as Balanced,

@@ -275,7 +275,7 @@ FEW = ("--protocol", "noisy_sgd", "--protocol", "dp_mu2", "--protocol", "local_s
 
 @pytest.mark.slow
 def test_plan_compares_methods(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.audit, "progress", None)  # there is no pilot
+    monkeypatch.setattr(cli.plan, "progress", None)  # there is no pilot
     monkeypatch.chdir(tmp_path)
     given = (*PLAN, "--delta", 1e-5, "--diameter", 2, *FEW)
     brief = call(*given)[1]
@@ -382,7 +382,7 @@ def test_a_refusals_traceback_is_shown_on_request(call, spec, words):
     status, _, said = call(*words, "--set", "sweep.mu=[-1]")
     assert status == 2
     assert said.startswith("Traceback (most recent call last):")
-    assert "method/settings.py" in said
+    assert "method/setting_checks.py" in said
     assert said.endswith("fedprivjax.Refusal: [sweep] for 'ours': mu must be positive, got -1.0\n")
     assert os.listdir() == [spec]
 

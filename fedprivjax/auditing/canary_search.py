@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.auditing.canary_model import labels_of
+from fedprivjax.auditing.canaries import labels_of
 from fedprivjax.auditing.federation import LINEAR, Federation
 from fedprivjax.auditing.neighbouring import Worlds, hides_uses, records_used, worlds
 from fedprivjax.auditing.scores import ViewDistribution, clearest, separation
@@ -15,7 +15,7 @@ from fedprivjax.checks.refusal import Refusal, warn
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.method.seen import costs_of
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.relations import REPLACE_ONE
 
 PREPARING = 8192  # runs per neighbouring dataset that fix weights and thresholds

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.auditing.canary_model import AXES, CanaryLoss, canary_direction, in_two_arrays
+from fedprivjax.auditing.canaries import AXES, CanaryLoss, canary_direction, in_two_arrays
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_choice
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.samplers import LocalWork
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.problem.build import linear_problem
 from fedprivjax.problem.constraints import Ball
 from fedprivjax.problem.models import CLIPPINGS, Clipping

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedprivjax.auditing.canary_model import AXES, labels_of
+from fedprivjax.auditing.canaries import AXES, labels_of
 from fedprivjax.auditing.federation import EDGE, LINEAR, QUADRATIC, Federation
 from fedprivjax.checks.numbers import leaves_of
 from fedprivjax.checks.refusal import Refusal
@@ -31,7 +31,7 @@ from fedprivjax.plan.participation import (
 )
 from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.relations import ADD_OR_REMOVE
 from fedprivjax.problem.problem import Table
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.auditing.canary_model import direction, with_canaries
+from fedprivjax.auditing.canaries import direction, with_canaries
 from fedprivjax.auditing.canary_search import for_replaced, require_attained, require_claim
 from fedprivjax.auditing.neighbouring import records_used
 from fedprivjax.auditing.one_run_bounds import OneRunBounds, expected_guesses, one_run_bounds
@@ -29,7 +29,7 @@ from fedprivjax.engine.transcript import replay, require_noisy_messages
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.problem.problem import Problem
 
 COINS = 1  # separates the coins' random stream from the run's

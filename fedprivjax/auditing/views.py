@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedprivjax.auditing.canary_model import AXES, audited_directions, labels_of, with_labels
+from fedprivjax.auditing.canaries import AXES, audited_directions, labels_of, with_labels
 from fedprivjax.auditing.neighbouring import Worlds
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice

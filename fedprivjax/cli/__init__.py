@@ -8,10 +8,10 @@ import traceback
 import warnings
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli import audit, experiments, listing
+from fedprivjax.cli import audit, bench, experiments, listing, plan, vectors
 from fedprivjax.cli.console import TRACEBACK, app, end_job, err, out, reported_elsewhere, stopped_by_one_line
 
-__all__ = ["app", "audit", "err", "experiments", "listing", "main", "out"]
+__all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "out", "plan", "vectors"]
 
 warned: set[str] = set()  # texts of the warnings that are printed
 

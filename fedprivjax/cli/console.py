@@ -305,3 +305,10 @@ def _at_all_hosts(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def leave_out(option: str, others: dict[str, Any]) -> None:
+    """Raise Refusal if another option was given."""
+    for other, given in others.items():
+        if given:
+            raise Refusal(f"--{other.replace('_', '-')} must be left out with --{option}, got {given}. Leave it out")

@@ -134,8 +134,8 @@ def groups() -> dict[str, Entries]:
     from fedprivjax import datasets
     from fedprivjax.datasets.partition import KINDS
     from fedprivjax.engine.metrics import METRICS
-    from fedprivjax.experiment.participation import ParticipationSettings
-    from fedprivjax.experiment.problem import ConstraintSettings, LossSettings, ModelSettings
+    from fedprivjax.experiment.participation_section import ParticipationSettings
+    from fedprivjax.experiment.problem_section import ConstraintSettings, LossSettings, ModelSettings
     from fedprivjax.experiment.section import kinds, summary
     from fedprivjax.experiment.settings import PartitionSettings
     from fedprivjax.features import MAPS

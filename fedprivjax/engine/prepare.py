@@ -44,7 +44,7 @@ from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES,
 from fedprivjax.privacy.event_on_plan import require_trusted
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.devices import MACHINES, RUNS, as_mesh, divided_rows, require_state_room, room_of

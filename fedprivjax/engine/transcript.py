@@ -21,7 +21,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key, round_keys
 from fedprivjax.privacy.adversaries import UNSEEN
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.views import FullView
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import by_shapes, products, typed_jit

@@ -18,7 +18,7 @@ from fedprivjax.experiment import Experiment, bundled
 from fedprivjax.experiment.build import make_participation, problem_at
 from fedprivjax.method.small_form import BATCH, audit_settings, scaled_down
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.models import Clipping
 from fedprivjax.protocols import PROTOCOLS

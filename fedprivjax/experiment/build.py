@@ -12,9 +12,9 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets.as_problem import from_dataset, own_table
 from fedprivjax.engine import simulate
 from fedprivjax.experiment.names import Unimported
-from fedprivjax.experiment.participation import AnyKind
-from fedprivjax.experiment.problem import Data
-from fedprivjax.experiment.protocol import ProtocolSettings
+from fedprivjax.experiment.participation_section import AnyKind
+from fedprivjax.experiment.problem_section import Data
+from fedprivjax.experiment.protocol_section import ProtocolSettings
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.features import mapped
 from fedprivjax.plan.participation import Participation, check_participation

@@ -16,7 +16,7 @@ from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, text_of, 
 from fedprivjax.checks.refusal import Refusal, warn, within
 from fedprivjax.experiment import Experiment, to_mapping
 from fedprivjax.experiment.inputs import Inputs, Provenance, provenance, read_inputs, without_callback
-from fedprivjax.experiment.protocol import flattened
+from fedprivjax.experiment.protocol_section import flattened
 from fedprivjax.hdf5_limits import require_bounded
 from fedprivjax.sweeps.chunk_store import remove_stores
 from fedprivjax.sweeps.part import held

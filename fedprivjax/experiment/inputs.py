@@ -24,7 +24,7 @@ from fedprivjax.bounded_read import json_from, json_value
 from fedprivjax.disk_cache import code_version, digest
 from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, data_fingerprint, fingerprint
 from fedprivjax.experiment.names import code_of
-from fedprivjax.experiment.participation import Own
+from fedprivjax.experiment.participation_section import Own
 from fedprivjax.experiment.read import to_mapping
 from fedprivjax.experiment.settings import TRIAL, Experiment
 from fedprivjax.problem.problem import Problem

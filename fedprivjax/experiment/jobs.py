@@ -16,8 +16,8 @@ from fedprivjax.engine.prepare import evaluation_rounds
 from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, build, tuning_experiment, verdict
 from fedprivjax.experiment.build import Problems
 from fedprivjax.experiment.inputs import Inputs, inputs_of
-from fedprivjax.experiment.participation import AnyKind
-from fedprivjax.experiment.protocol import MOMENTS
+from fedprivjax.experiment.participation_section import AnyKind
+from fedprivjax.experiment.protocol_section import MOMENTS
 from fedprivjax.experiment.read import IN_TUNING, check_targets
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.tuning import at_first, check_classes

@@ -20,8 +20,8 @@ from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.build import ALONE, natural_machines, with_baselines
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected
 from fedprivjax.experiment.names import of_results
-from fedprivjax.experiment.problem import OwnSet
-from fedprivjax.experiment.protocol import labelled
+from fedprivjax.experiment.problem_section import OwnSet
+from fedprivjax.experiment.protocol_section import labelled
 from fedprivjax.experiment.section import STRUCTURAL, refuse
 from fedprivjax.experiment.settings import Experiment, ProblemSettings, SweepSettings
 from fedprivjax.features.mapped import as_picture

@@ -12,9 +12,9 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment.expected import Expected
 from fedprivjax.experiment.names import Imported, callback_of, of_results, resolve
-from fedprivjax.experiment.participation import AnyKind, Section, overlaid
-from fedprivjax.experiment.problem import ConstraintSettings, LossSettings, ModelSettings, Source, feature_maps
-from fedprivjax.experiment.protocol import ProtocolSettings, flattened
+from fedprivjax.experiment.participation_section import AnyKind, Section, overlaid
+from fedprivjax.experiment.problem_section import ConstraintSettings, LossSettings, ModelSettings, Source, feature_maps
+from fedprivjax.experiment.protocol_section import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds, owners
 from fedprivjax.features import MAPS
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS

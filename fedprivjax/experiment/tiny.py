@@ -9,7 +9,7 @@ from fedprivjax.datasets import Dataset
 from fedprivjax.experiment import Expected, Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
 from fedprivjax.experiment.build import Problems, machines_of, make_protocol, problem_at
 from fedprivjax.experiment.jobs import Job, jobs_at
-from fedprivjax.experiment.protocol import flattened
+from fedprivjax.experiment.protocol_section import flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
 from fedprivjax.experiment.verdict import check_cells

@@ -12,8 +12,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import METRICS
 from fedprivjax.experiment.build import ALONE
-from fedprivjax.experiment.participation import merged
-from fedprivjax.experiment.protocol import ProtocolSettings, flattened
+from fedprivjax.experiment.participation_section import merged
+from fedprivjax.experiment.protocol_section import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
 from fedprivjax.problem.problem import Problem

@@ -29,7 +29,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_between, require_one, require_positive
 from fedprivjax.method.formatting import changed_settings
-from fedprivjax.method.settings import SMALLEST_CLIP, require_clip
+from fedprivjax.method.setting_checks import SMALLEST_CLIP, require_clip
 
 LEAST_SHARE = 20  # the default noise of the count of m̄ machines is at least m̄ divided by this
 EVEN = 0.5  # u with σ_b = z

@@ -32,7 +32,7 @@ from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.integers import centred, padded_size, rotated, rounded, unrotated
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import require_clip
+from fedprivjax.method.setting_checks import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.integer_noise import EveryInteger, IntegerNoise, SummedIntegers, require_drawable, summed_noise

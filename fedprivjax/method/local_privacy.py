@@ -21,12 +21,12 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.addable_records import NEVER_USED, SAMPLES_KNOWN, require_addable, require_countable
 from fedprivjax.method.encoders import Encoder
-from fedprivjax.method.settings import require_clip
+from fedprivjax.method.setting_checks import require_clip
 from fedprivjax.noise import Fresh, Mechanism, PerMachine, PerStep
 from fedprivjax.noise.factors import Factor
 from fedprivjax.noise.interface import MessageInputs
 from fedprivjax.noise.pairwise import Pairwise
-from fedprivjax.noise.rounds import INDEPENDENT, column_norm, round_factor
+from fedprivjax.noise.server_factors import INDEPENDENT, column_norm, round_factor
 from fedprivjax.plan.participation import CyclicPoisson, Participation, PoissonCohorts, SecretSubsets
 from fedprivjax.plan.plan import Minibatches, Plan
 from fedprivjax.plan.samplers import Full, LocalWork, Poisson, Subset

@@ -23,12 +23,12 @@ from fedprivjax.method.local_data import LocalData
 from fedprivjax.method.local_privacy import UNITS, NoisySteps, NoisyUpdates
 from fedprivjax.method.pairwise_noise import TakesPairwise, assuming_pairs, require_pairwise, sent_by
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.settings import require_clip
+from fedprivjax.method.setting_checks import require_clip
 from fedprivjax.method.work_privacy import Facts, WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.interface import normals
 from fedprivjax.noise.pairwise import Pairwise, as_pairwise
-from fedprivjax.noise.rounds import INDEPENDENT, over_rounds
+from fedprivjax.noise.server_factors import INDEPENDENT, over_rounds
 from fedprivjax.plan.samplers import LocalSteps, LocalWork
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.relations import RELATIONS, REPLACE_ONE

@@ -32,7 +32,7 @@ from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import RoundInputs, require_one_gradient
 from fedprivjax.method.rounds import Rounds
 from fedprivjax.method.seen import clipped_rows, noisy_rows, of_one_message
-from fedprivjax.method.settings import require_clip
+from fedprivjax.method.setting_checks import require_clip
 from fedprivjax.method.traced_checks import require_served
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size

@@ -15,8 +15,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.method.relative_privacy import exposed_once, privacy_shares, relative_noise
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.noise.chooser import exposure, relative_std, server_std
+from fedprivjax.noise.message_factors import CorrelatedSums, SumFactor, Toeplitz, anytime, anytime_workload
 from fedprivjax.noise.pairwise import Pairwise
-from fedprivjax.noise.sums import CorrelatedSums, SumFactor, Toeplitz, anytime, anytime_workload
 from fedprivjax.plan.participation import Full
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Schedule

@@ -21,7 +21,7 @@ from fedprivjax.method.planning.setting import MAX_USES, Setting
 from fedprivjax.method.planning.uses import GRADIENT, STATIONARITY, Bound, Draft, PlannedRun, Use, missing
 from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
-from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.setting_checks import check_numbers
 from fedprivjax.method.small_form import BATCH, EPOCH, of_short_epochs
 from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.plan import Plan

@@ -21,7 +21,7 @@ from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.relative_privacy import noise_of_shares, privacy_shares, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum
-from fedprivjax.method.settings import require_clip
+from fedprivjax.method.setting_checks import require_clip
 from fedprivjax.noise.factors import Correlated
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Epochs, as_sampler

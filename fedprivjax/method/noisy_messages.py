@@ -19,10 +19,10 @@ from fedprivjax.method.pairwise_noise import TakesPairwise, assuming_pairs, requ
 from fedprivjax.method.relative_privacy import privacy_shares, relative_noise, shared_privacy
 from fedprivjax.method.release import Limits, MessagePrivacy, Released, RunFacts
 from fedprivjax.method.round import RoundInputs, add_noise, cohort_sum, message_of, oracle
-from fedprivjax.method.settings import fixed_schedule, require_clip
+from fedprivjax.method.setting_checks import fixed_schedule, require_clip
 from fedprivjax.noise import NOISE_SCHEDULES, Mechanism
+from fedprivjax.noise.message_factors import SUM_FACTORS, SumFactor
 from fedprivjax.noise.pairwise import Pairwise, as_pairwise
-from fedprivjax.noise.sums import SUM_FACTORS, SumFactor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import OnePassPool
 from fedprivjax.plan.schedule import Schedule
@@ -64,9 +64,9 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         noise: "independent" for fresh noise on every message. Other values depend on what the server reads. If it reads
             a running sum (`Sum()`), a machine may cancel the noise of its last message. Values are then "uniform",
             "gap" or a list of standard deviations over its messages, see `fedprivjax.noise.chooser`, or a factor, see
-            `fedprivjax.noise.sums`. If it reads means, a `Pairwise` adds noise that machines share to independent
-            noise. If it reads `Growing()`, the noise is independent, and `noise` is "uniform" or a list of standard
-            deviations over a machine's messages.
+            `fedprivjax.noise.message_factors`. If it reads means, a `Pairwise` adds noise that machines share to
+            independent noise. If it reads `Growing()`, the noise is independent, and `noise` is "uniform" or a list of
+            standard deviations over a machine's messages.
         relative_privacy: relative μ of the machines, one number each. The largest corresponds to the target. Default:
             equal. Only for an untrusted server.
         batch: K, number of fresh records in a message, the mean of what each record would send. Each is bounded

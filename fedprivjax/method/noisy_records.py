@@ -9,8 +9,8 @@ from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
 from fedprivjax.method.machine_kinds import MachineTable
-from fedprivjax.method.own_records import RecordPrivacy
 from fedprivjax.method.pairwise_noise import TakesPairwise, assuming_pairs, require_pairwise, sent_by
+from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.release import RunFacts
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.factors.interface import INDEPENDENT

@@ -21,7 +21,7 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.values import require_choice
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.release import MessagePrivacy, RunFacts
-from fedprivjax.method.settings import require_clip
+from fedprivjax.method.setting_checks import require_clip
 from fedprivjax.noise import Fresh, Mechanism, choose
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Full

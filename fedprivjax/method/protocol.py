@@ -33,7 +33,7 @@ from fedprivjax.privacy.adversaries import BY_TRUST, Adversary, require_adversar
 from fedprivjax.privacy.against import event_against
 from fedprivjax.privacy.calibration import noise_for
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.of_protocol import with_noise_std
+from fedprivjax.privacy.optional_members import with_noise_std
 from fedprivjax.privacy.target import CALIBRATIONS, LEVELS, RULE, TARGETS, Target
 from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.problem import Problem

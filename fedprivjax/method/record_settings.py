@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flax import struct
 
 from fedprivjax.method.noisy_records import NoisyRecords
-from fedprivjax.method.own_records import OwnRecords, RecordFields, check_machine_targets, check_record_settings
 from fedprivjax.method.protocol import Levels
 from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.method.record_privacy import OwnRecords, RecordFields, check_machine_targets, check_record_settings
 from fedprivjax.method.relative_privacy import shared_privacy
 from fedprivjax.method.small_form import BATCH
 from fedprivjax.privacy.noise_rules import THEOREM_RULES

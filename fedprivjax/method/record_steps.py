@@ -14,8 +14,8 @@ from flax import struct
 from fedprivjax.checks.numbers import host_only
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.method.own_records import OwnRecords
 from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.method.record_privacy import OwnRecords
 from fedprivjax.method.work_privacy import WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.interface import step_noise

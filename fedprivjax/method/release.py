@@ -12,7 +12,7 @@ from fedprivjax.checks.restated import Stated
 from fedprivjax.method.algorithm import Mean, NormBound, Part, Reads
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.round import Machine, RoundInputs, add_noise, cohort_messages, cohort_sum
-from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.setting_checks import check_numbers
 from fedprivjax.noise.interface import Mechanism
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import Sampler

@@ -11,7 +11,7 @@ from fedprivjax.method.round import RoundInputs, flat_rows, is_layered, rows_in_
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.privacy.adversaries import BY_TRUST, Adversary
-from fedprivjax.privacy.of_protocol import Optionals, privacy_of
+from fedprivjax.privacy.optional_members import Optionals, privacy_of
 from fedprivjax.privacy.views import FullView, View
 from fedprivjax.problem.dense_layers import in_layers
 from fedprivjax.problem.problem import Problem, numbers_of_one

@@ -22,7 +22,7 @@ from fedprivjax.method.loops import scan_in_chunks
 from fedprivjax.method.private_mean import PrivateMean, sensitivity
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, flat_rows, messages, slot_keys
-from fedprivjax.method.settings import require_clip
+from fedprivjax.method.setting_checks import require_clip
 from fedprivjax.method.shuffled_sums import CHUNK_NUMBERS, VectorSum, require_countable
 from fedprivjax.noise import Mechanism, binomial
 from fedprivjax.plan.plan import Plan

@@ -10,7 +10,7 @@ from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.local_data import LocalData, Minibatch
 from fedprivjax.method.release import Privacy
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.noise.rounds import INDEPENDENT, round_factor
+from fedprivjax.noise.server_factors import INDEPENDENT, round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.relations import REPLACE_ONE
 from fedprivjax.problem.problem import Problem

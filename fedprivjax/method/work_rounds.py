@@ -16,11 +16,11 @@ from fedprivjax.method.local_rounds import chunk_of
 from fedprivjax.method.personal_part import has_personal_part, holds_part, require_covered
 from fedprivjax.method.round import require_one_gradient
 from fedprivjax.method.seen import of_one_message
-from fedprivjax.method.settings import require_clip
+from fedprivjax.method.setting_checks import require_clip
 from fedprivjax.method.work_privacy import WorkFacts
 from fedprivjax.method.work_program import WorkProgram
 from fedprivjax.noise.interface import Mechanism
-from fedprivjax.noise.rounds import round_factor
+from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.samplers import LocalEpochs
 from fedprivjax.plan.schedule import Size

@@ -11,7 +11,7 @@ from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.privacy.event_on_plan import checked_event, event_of, require_runnable
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.of_protocol import privacy_of, with_noise_std
+from fedprivjax.privacy.optional_members import privacy_of, with_noise_std
 from fedprivjax.privacy.target import PLAN, TARGETS, Target, TargetRatio, cached_min_noise
 
 SENSITIVITY_UNKNOWN = (

@@ -10,7 +10,7 @@ from fedprivjax.plan.arguments import require_same_sampler, require_valid_plan
 from fedprivjax.plan.participation import PUBLIC, Participation
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.events import Event, GaussianEvent
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.relations import REPLACE_ONE
 from fedprivjax.privacy.target import PLAN
 from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, Assumption, Terms

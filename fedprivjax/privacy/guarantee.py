@@ -14,7 +14,7 @@ from fedprivjax.checks.values import require_at_least, require_between, require_
 from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
-from fedprivjax.privacy.groups import group_guarantee
+from fedprivjax.privacy.group_privacy import group_guarantee
 from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE

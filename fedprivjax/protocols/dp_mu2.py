@@ -47,10 +47,10 @@ from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import POPULATION, Bound, PlannedRun, Use, explicit
 from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
-from fedprivjax.method.settings import fixed_schedule
+from fedprivjax.method.setting_checks import fixed_schedule
 from fedprivjax.method.theory import Theory
 from fedprivjax.noise import NOISE_SCHEDULES
-from fedprivjax.noise.sums import SUM_FACTORS
+from fedprivjax.noise.message_factors import SUM_FACTORS
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption, lipschitz_values
@@ -207,8 +207,8 @@ class DPMu2(MessageSettings):
         noise_schedule: distribution of the privacy budget over a machine's messages, a key of
             `fedprivjax.noise.chooser.NOISE_SCHEDULES`. It gives each message a relative noise. Other values correlate
             the noises of the messages: "toeplitz", "optimal", {"toeplitz": p}, or any `SumFactor`, see
-            `fedprivjax.noise.sums`. A lower triangular matrix with columns of norm at most 1 is allowed, too, and so is
-            an object whose `materialize(messages)` returns one.
+            `fedprivjax.noise.message_factors`. A lower triangular matrix with columns of norm at most 1 is allowed,
+            too, and so is an object whose `materialize(messages)` returns one.
         relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
             means equal μ. Only for an untrusted server.
         cancel: True cancels the noise of a machine's last message. False keeps it, so that the noises of a machine's

@@ -34,14 +34,14 @@ from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.method.adaptive_clip import AdaptiveClip
 from fedprivjax.method.algorithm import Public
 from fedprivjax.method.encoders import Encoder
+from fedprivjax.method.last_iterates import appended, iterate_buffer, mean_of
 from fedprivjax.method.local_algorithm import AtServer, LocalAlgorithm, Work, point_of, walked
 from fedprivjax.method.local_release import LocalPrivacy
-from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.server_step import initial, optimizer_field, rates_of, require_server_step, served
-from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.setting_checks import check_numbers
 from fedprivjax.method.small_form import BATCH
-from fedprivjax.noise.rounds import INDEPENDENT
+from fedprivjax.noise.server_factors import INDEPENDENT
 from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
 from fedprivjax.privacy.relations import REPLACE_ONE
 

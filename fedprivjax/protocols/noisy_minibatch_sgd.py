@@ -23,8 +23,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_positive
 from fedprivjax.method.algorithm import Algorithm, At, Public
 from fedprivjax.method.default_steps import binds, plain_clipped_step, plain_step
+from fedprivjax.method.last_iterates import appended, iterate_buffer, mean_of
 from fedprivjax.method.linear import Linear, gradient
-from fedprivjax.method.minibatch_round import appended, iterate_buffer, mean_of
 from fedprivjax.method.noisy_records import NoisyRecords
 from fedprivjax.method.planning import drafts
 from fedprivjax.method.planning.setting import Setting

@@ -31,7 +31,7 @@ from fedprivjax.method.private_mean import TRUSTS, GaussianMean, gradient_bound,
 from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.relative_privacy import noise_of_shares
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
-from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.setting_checks import check_numbers
 from fedprivjax.method.shuffled_bits import BitMean
 from fedprivjax.method.theory import Theory, TheoryChoices
 from fedprivjax.plan.draw import draw_plan

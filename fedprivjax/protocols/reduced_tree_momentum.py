@@ -21,8 +21,8 @@ from typing import Any
 from flax import struct
 
 from fedprivjax.checks.numbers import host_only
+from fedprivjax.method.difference_momentum import ReducedMomentum, require_smooth
 from fedprivjax.method.momentum import MomentumProtocol, momentum_step, momentum_theory, scaled_to_set
-from fedprivjax.method.reduced_momentum import ReducedMomentum, require_smooth
 from fedprivjax.method.small_form import of_short_epochs
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target

@@ -21,9 +21,9 @@ from fedprivjax.method.algorithm import At
 from fedprivjax.method.clipping import clip
 from fedprivjax.method.linear import Linear, of_record
 from fedprivjax.method.machine_kinds import MachineTable
-from fedprivjax.method.own_records import RecordPrivacy
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.record_mechanism import RecordMechanism
+from fedprivjax.method.record_privacy import RecordPrivacy
 from fedprivjax.method.record_settings import RecordSettings
 from fedprivjax.method.release import Limits, RunFacts
 from fedprivjax.method.round import Machine, RoundInputs, cohort_messages

@@ -37,7 +37,7 @@ from fedprivjax.method.planning.drafts import of_pool
 from fedprivjax.method.planning.setting import Setting
 from fedprivjax.method.planning.uses import Bound, Draft, PlannedRun, Use, missing
 from fedprivjax.method.server_step import initial, optimizer_field, stepped
-from fedprivjax.method.settings import fixed_schedule
+from fedprivjax.method.setting_checks import fixed_schedule
 from fedprivjax.method.theory import Theory
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.target import Target

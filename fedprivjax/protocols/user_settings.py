@@ -12,7 +12,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.method.private_mean import SHUFFLER, TRUSTS, GaussianMean
 from fedprivjax.method.protocol import Levels, Protocol
 from fedprivjax.method.relative_privacy import shared_privacy
-from fedprivjax.method.settings import check_numbers
+from fedprivjax.method.setting_checks import check_numbers
 from fedprivjax.method.shuffled_bits import OF_BITS, BitMean
 from fedprivjax.plan.plan import Plan
 from fedprivjax.problem.problem import Problem

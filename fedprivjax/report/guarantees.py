@@ -16,7 +16,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.of_protocol import with_relation
+from fedprivjax.privacy.optional_members import with_relation
 from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.problem.problem import Problem

@@ -17,9 +17,9 @@ from fedprivjax.engine.metrics import known, require_recorded
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.experiment.jobs import Job
 from fedprivjax.noise.factors.matrices import inverse_of
+from fedprivjax.noise.message_factors import SumFactor
 from fedprivjax.noise.pairwise import Pairwise
-from fedprivjax.noise.rounds import round_factor
-from fedprivjax.noise.sums import SumFactor
+from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.report.colours import CONSTANT, colour, look, slots

@@ -25,7 +25,7 @@ from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import calibrate_and_check, exceeds, require_met, target_of
 from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import LEVELS, TARGETS, Target
 from fedprivjax.problem.problem import Problem
 

@@ -21,7 +21,7 @@ from fedprivjax.engine.segments import BLOCK
 from fedprivjax.method.division import part_of_size
 from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.seeds import round_keys
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.problem.devices import (
     GIB,
     MACHINES,

@@ -25,7 +25,7 @@ from fedprivjax.plan.arguments import plain_numbers
 from fedprivjax.plan.draw import require_possible
 from fedprivjax.plan.participation import Participation
 from fedprivjax.plan.seeds import Seeds, configuration_key, configuration_seed
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.problem.predictor import predictor_of
 from fedprivjax.problem.problem import Problem
 from fedprivjax.problem.program import FLOAT32

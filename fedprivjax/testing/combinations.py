@@ -22,7 +22,7 @@ from fedprivjax.method.local_privacy import UNITS
 from fedprivjax.method.pairing import privacy_for
 from fedprivjax.method.protocol import pair
 from fedprivjax.method.seen import costs_of
-from fedprivjax.noise.rounds import INDEPENDENT
+from fedprivjax.noise.server_factors import INDEPENDENT
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Full, Participation, PoissonCohorts, SecretSubsets, Uniform
 from fedprivjax.plan.plan import Plan

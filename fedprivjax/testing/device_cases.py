@@ -19,8 +19,8 @@ from fedprivjax.method.small_form import examples_of
 from fedprivjax.noise import NOISE_SCHEDULES
 from fedprivjax.noise.factors import FACTORS
 from fedprivjax.noise.factors.reduced import ALLOCATIONS
-from fedprivjax.noise.rounds import INDEPENDENT, ROUND_FACTORS
-from fedprivjax.noise.sums import SUM_FACTORS
+from fedprivjax.noise.message_factors import SUM_FACTORS
+from fedprivjax.noise.server_factors import INDEPENDENT, ROUND_FACTORS
 from fedprivjax.plan.participation import Full, Participation, Uniform, Varying
 from fedprivjax.plan.samplers import SAMPLERS
 from fedprivjax.privacy.terms import TRUST, Terms

@@ -21,7 +21,7 @@ from fedprivjax.plan.seeds import round_keys
 from fedprivjax.privacy.adversaries import NAMED, SUMMED, UNSEEN, FinalModel, ThirdParty
 from fedprivjax.privacy.calibration import calibrate_and_check, exceeds
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.views import FullView
 from fedprivjax.problem.random_keys import random_key

@@ -17,7 +17,7 @@ from fedprivjax.method.seen import seen_of
 from fedprivjax.noise import PerStep
 from fedprivjax.plan.seeds import protocol_key
 from fedprivjax.privacy.adversaries import UNSEEN
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.relations import vectors_changed
 from fedprivjax.privacy.terms import RECORD
 from fedprivjax.problem.random_keys import random_key

@@ -25,7 +25,7 @@ from fedprivjax.plan.participation import Full, Participation, Uniform
 from fedprivjax.plan.plan import Plan
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, protocol_key
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
 

@@ -10,7 +10,7 @@ from restating import planted, unsealed
 
 from fedprivjax import AdaptiveClip, FedAvg, LocalPrivacy, NoisyMinibatchSGD
 from fedprivjax.auditing.audit import audit
-from fedprivjax.auditing.canary_model import labels_of
+from fedprivjax.auditing.canaries import labels_of
 from fedprivjax.auditing.neighbouring import small_federation, worlds
 from fedprivjax.privacy.relations import ADD_OR_REMOVE
 

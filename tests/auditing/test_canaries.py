@@ -8,7 +8,7 @@ from cases import POOL, sparing
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax import Ball, general_problem
-from fedprivjax.auditing.canary_model import direction, with_canaries
+from fedprivjax.auditing.canaries import direction, with_canaries
 from fedprivjax.problem.models import Example
 
 ROWS, CHARGES = np.array([3, 7]), np.array([2.0, -5.0])

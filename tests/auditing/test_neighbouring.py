@@ -6,7 +6,7 @@ import pytest
 from audited import FEDERATION, SETTINGS
 
 from fedprivjax import DPMu2, FedAvg, Full, NoisyMinibatchSGD, NoisySGD, Refusal, Uniform, audit
-from fedprivjax.auditing.canary_model import CanaryLoss, labels_of, with_labels
+from fedprivjax.auditing.canaries import CanaryLoss, labels_of, with_labels
 from fedprivjax.auditing.federation import RADIUS, Federation
 from fedprivjax.auditing.neighbouring import small_federation, worlds
 from fedprivjax.experiment.audit import protocols_named

@@ -23,7 +23,7 @@ from restating import planted
 from fedprivjax import DPMu2, Dropouts, Full, LocalSGD, NoisySGD, Refusal, StaleMomentum, Uniform
 from fedprivjax.auditing import views
 from fedprivjax.auditing.audit import audit
-from fedprivjax.auditing.canary_model import labels_of
+from fedprivjax.auditing.canaries import labels_of
 from fedprivjax.auditing.federation import Federation
 from fedprivjax.auditing.neighbouring import NotAllowed, records_used, small_federation, worlds
 from fedprivjax.auditing.views import own_releases

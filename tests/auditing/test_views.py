@@ -13,7 +13,7 @@ from scipy.stats import binom, chisquare
 
 from fedprivjax import DPMu2, Full, NoisyMinibatchSGD, NoisySGD, Refusal, UserSGD
 from fedprivjax.auditing import views
-from fedprivjax.auditing.canary_model import AXES
+from fedprivjax.auditing.canaries import AXES
 from fedprivjax.auditing.federation import Federation
 from fedprivjax.auditing.neighbouring import Worlds, worlds
 from fedprivjax.auditing.views import NOBODY, ViewOptions, chunk_of, different, observed

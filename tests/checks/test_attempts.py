@@ -35,7 +35,7 @@ from fedprivjax.checks.restated import require_restated
 from fedprivjax.engine.transcript import replay
 from fedprivjax.noise import Silent
 from fedprivjax.noise.factors import Tree
-from fedprivjax.noise.rounds import RoundFactor
+from fedprivjax.noise.server_factors import RoundFactor
 from fedprivjax.plan.samplers import Cyclic, Full, LocalEpochs, LocalSteps, Occurrences, Poisson, Sampler, Subset
 from fedprivjax.privacy.accountants.sampled import SampledReleases
 from fedprivjax.problem.losses import Hinge

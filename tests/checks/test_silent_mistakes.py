@@ -32,7 +32,7 @@ from fedprivjax import (
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine.finished_run import SavedRun
 from fedprivjax.engine.published import TELLS_SIZE
-from fedprivjax.noise.rounds import OptimalFactor
+from fedprivjax.noise.server_factors import OptimalFactor
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.sweeps import execute as sweeping
 

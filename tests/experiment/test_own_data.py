@@ -13,7 +13,7 @@ import fedprivjax as fpj
 from fedprivjax import Huber, Refusal, cli, datasets, experiment
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
-from fedprivjax.experiment.problem import Source
+from fedprivjax.experiment.problem_section import Source
 from fedprivjax.experiment.tuning import selected
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* lie outside ")  # of tests that clip values on purpose

@@ -9,7 +9,7 @@ from fedprivjax import Full, Refusal, Uniform, experiment
 from fedprivjax.experiment import audit as audits
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.planned import plan_settings
+from fedprivjax.experiment.plan_options import plan_settings
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.report.plots import all_plots

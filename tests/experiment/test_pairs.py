@@ -31,7 +31,7 @@ from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run
 from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import selected
-from fedprivjax.noise.sums import Toeplitz
+from fedprivjax.noise.message_factors import Toeplitz
 from fedprivjax.protocols import ALGORITHMS
 from fedprivjax.sweeps.intervals import of_iterate
 

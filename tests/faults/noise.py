@@ -29,7 +29,7 @@ from fedprivjax.noise.covariance import Cancelling
 from fedprivjax.noise.factors.interface import Path
 from fedprivjax.noise.factors.tree import Tree
 from fedprivjax.noise.interface import MessageInputs
-from fedprivjax.noise.sums import CorrelatedSums
+from fedprivjax.noise.message_factors import CorrelatedSums
 from fedprivjax.privacy.per_machine import Grouped
 
 # ---- too little noise

@@ -18,9 +18,9 @@ from fedprivjax import (
     TreeMomentum,
     simulate,
 )
+from fedprivjax.method.difference_momentum import ReducedMomentum
 from fedprivjax.method.momentum import NormalisedSteps
 from fedprivjax.method.momentum_privacy import require_alpha
-from fedprivjax.method.reduced_momentum import ReducedMomentum
 from fedprivjax.protocols.noisy_sgd import SGD
 
 EVERYONE, ROUNDS, STEP = Full(MACHINES), 12, 0.1

@@ -33,7 +33,7 @@ from fedprivjax.method.protocol import Pair
 from fedprivjax.method.small_form import scaled_down
 from fedprivjax.privacy.calibration import calibrate
 from fedprivjax.privacy.event_on_plan import event_of
-from fedprivjax.privacy.of_protocol import with_relation
+from fedprivjax.privacy.optional_members import with_relation
 from fedprivjax.privacy.relations import ADD_OR_REMOVE
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
 from fedprivjax.protocols.dp_mu2 import Mu2

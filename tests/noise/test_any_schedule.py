@@ -16,7 +16,7 @@ from fedprivjax.noise.factors import Tree, separated
 from fedprivjax.noise.factors.matrices import coefficients, toeplitz
 from fedprivjax.noise.factors.separated import BANDED, BOUND, DECREASING, largest_sum, separated_exposure, turns
 from fedprivjax.noise.interface import normals
-from fedprivjax.noise.rounds import KINDS, RoundFactor, over_rounds
+from fedprivjax.noise.server_factors import KINDS, RoundFactor, over_rounds
 from fedprivjax.plan.seeds import round_keys
 
 ROUNDS, SEPARATION, USES = 60, 10, 6

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedprivjax import Full
-from fedprivjax.noise import sums
+from fedprivjax.noise import message_factors
 from fedprivjax.noise.factors import matrices
-from fedprivjax.noise.sums import Optimal, anytime_workload
+from fedprivjax.noise.message_factors import Optimal, anytime_workload
 
 
 @pytest.fixture(autouse=True)
@@ -19,13 +19,13 @@ def folder(keeping):
 @pytest.fixture
 def fitted(monkeypatch):
     """Return the list of arguments of every fit."""
-    calls, fit = [], sums.optimal_factor
+    calls, fit = [], message_factors.optimal_factor
 
     def counted(*arguments):
         calls.append(arguments)
         return fit(*arguments)
 
-    monkeypatch.setattr(sums, "optimal_factor", counted)
+    monkeypatch.setattr(message_factors, "optimal_factor", counted)
     return calls
 
 

@@ -7,7 +7,7 @@ import pytest
 from fedprivjax import FedAvg, Full, Refusal, TreeMomentum, datasets, from_dataset, ready
 from fedprivjax.experiment.read import load
 from fedprivjax.noise.factors import Independent, Tree
-from fedprivjax.noise.rounds import over_rounds
+from fedprivjax.noise.server_factors import over_rounds
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.uses import Uses
 from fedprivjax.privacy import gdp

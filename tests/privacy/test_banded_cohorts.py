@@ -12,7 +12,7 @@ from scipy.stats import norm
 import fedprivjax as fpj
 from fedprivjax import AnySchedule, Banded, CyclicPoisson, FedAvg, PoissonCohorts, Refusal, Scaffold
 from fedprivjax.experiment.read import parse
-from fedprivjax.noise.rounds import over_rounds
+from fedprivjax.noise.server_factors import over_rounds
 from fedprivjax.plan.participation import draw_schedule
 from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy.accountants.records import SampledMachines

@@ -38,7 +38,7 @@ from fedprivjax.experiment import parse
 from fedprivjax.privacy.calibration import calibrate, guarantee
 from fedprivjax.privacy.cross_check import AGREES, BELOW, entry
 from fedprivjax.privacy.event_on_plan import event_of
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import PLAN, Target
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
 

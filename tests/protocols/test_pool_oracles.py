@@ -17,7 +17,7 @@ from fedprivjax.engine.transcript import transcript
 from fedprivjax.method import round as cohort
 from fedprivjax.method.protocol import as_leaves
 from fedprivjax.plan.seeds import round_keys
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.problem.problem import numbers_of_one
 from fedprivjax.testing.trial import PROBE, close
 

@@ -16,7 +16,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.engine.simulate import execute
 from fedprivjax.engine.transcript import replay
 from fedprivjax.method.clipping import clip
-from fedprivjax.method.reduced_momentum import LONGEST
+from fedprivjax.method.difference_momentum import LONGEST
 from fedprivjax.noise.factors.reduced import ReducedTrees, empty
 from fedprivjax.noise.interface import normals
 from fedprivjax.noise.windows import node_key

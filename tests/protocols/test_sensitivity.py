@@ -21,7 +21,7 @@ from fedprivjax.method.protocol import as_leaves
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.dp_accounting_backend import gaussian_epsilon
 from fedprivjax.privacy.calibration import calibrate, guarantee
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.problem.models import Dense, Outer
 from fedprivjax.problem.program import typed_jit
 from fedprivjax.protocols.dp_mu2 import Mu2State

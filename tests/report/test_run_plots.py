@@ -9,7 +9,7 @@ import fedprivjax as fpj
 from fedprivjax import experiment
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.tiny import one_trial
-from fedprivjax.noise.rounds import round_factor
+from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.report.colours import look, slots

@@ -6,7 +6,7 @@ from cases import sparing
 
 from fedprivjax import Ball, DPMu2, Full, Squared, Uniform, calibrate, draw_plan, linear_problem, simulate
 from fedprivjax.method.message_noise import growing_exposure
-from fedprivjax.privacy.of_protocol import privacy_of
+from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.theory import anytime_bound
 
 SETTINGS = {"step": 0.01, "rounds": 30, "per_round": 4, "radius": 2.0, "lipschitz": 1.5, "deviation": 0.7}

@@ -15,7 +15,7 @@ from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.disk_cache import CACHE
 from fedprivjax.engine.prepare import ready
 from fedprivjax.method.adaptive_clip import AdaptiveClip
-from fedprivjax.noise.rounds import OptimalFactor
+from fedprivjax.noise.server_factors import OptimalFactor
 from fedprivjax.plan.participation import PoissonCohorts, Uniform
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.problem.networks import CNN

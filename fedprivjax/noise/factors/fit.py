@@ -1,7 +1,7 @@
 """Fit of a factor over rounds to a participation schedule, by a descent over X = FᵀF.
 
 The noise in prefix sums, tr(AᵀA·X⁻¹), is convex. So is the largest exposure of a machine in two cases, which the fit
-keeps to. `fedprivjax.noise.rounds` bounds the distance from the least noise of all factors.
+keeps to. `fedprivjax.noise.server_factors` bounds the distance from the least noise of all factors.
 
 * Separated machines: X is 0 at two rounds of one machine. The exposure is max_i Σ_{t∈i} X(t, t).
 * Cohorts: X(t, s) ≥ 0 at rounds t ≠ s of one machine. The exposure is max_i Σ_{t,s∈i} X(t, s). The descent runs in

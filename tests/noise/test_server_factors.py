@@ -37,8 +37,8 @@ from fedprivjax.noise.factors.fit import loss_of, prefix_noise
 from fedprivjax.noise.factors.interface import StreamOfRounds
 from fedprivjax.noise.factors.matrices import coefficients
 from fedprivjax.noise.interface import normals
-from fedprivjax.noise.rounds import ROUND_FACTORS, GivenFactor, OptimalFactor, over_rounds, round_factor
-from fedprivjax.noise.sums import Toeplitz
+from fedprivjax.noise.message_factors import Toeplitz
+from fedprivjax.noise.server_factors import ROUND_FACTORS, GivenFactor, OptimalFactor, over_rounds, round_factor
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.plan.seeds import round_keys
 

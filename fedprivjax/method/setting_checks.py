@@ -8,7 +8,7 @@ import numpy as np
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import NUMBERS, require_choice, require_float32, require_one, require_positive
 from fedprivjax.method.server_step import set_optimizers
-from fedprivjax.noise.sums import Given, Materialised, SumFactor, rows_of
+from fedprivjax.noise.message_factors import Given, Materialised, SumFactor, rows_of
 from fedprivjax.privacy.target import require_alone
 
 SMALLEST_CLIP = 1e-12  # squares of smaller coordinates would underflow in float32, below 1e-19

@@ -15,7 +15,7 @@ from fedprivjax.engine.prepare import ready
 from fedprivjax.noise.chooser import relative_std
 from fedprivjax.noise.covariance import Triangular, covariance_bands
 from fedprivjax.noise.interface import normals
-from fedprivjax.noise.sums import (
+from fedprivjax.noise.message_factors import (
     CorrelatedSums,
     Given,
     Optimal,

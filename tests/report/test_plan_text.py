@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedprivjax import planner
 from fedprivjax.planner.pilot import places
-from fedprivjax.report.planned import (
+from fedprivjax.report.plan_text import (
     details,
     plan_ranking,
     plan_report,

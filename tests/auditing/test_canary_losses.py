@@ -13,12 +13,12 @@ from faults.federations import EVERYONE
 from fedprivjax import FedAvg, NoisySGD, Refusal, Scaffold, Uniform
 from fedprivjax.auditing import canary_search
 from fedprivjax.auditing.audit import audit
-from fedprivjax.auditing.canary_model import AXES, audited_directions, canary_direction
+from fedprivjax.auditing.canaries import AXES, audited_directions, canary_direction
 from fedprivjax.auditing.canary_search import prepared
 from fedprivjax.auditing.neighbouring import MACHINES, SCHEDULES, small_federation, worlds
 from fedprivjax.auditing.scores import ViewDistribution
 from fedprivjax.auditing.views import Column, ViewOptions, _vectors, observed
-from fedprivjax.noise.rounds import ROUND_FACTORS
+from fedprivjax.noise.server_factors import ROUND_FACTORS
 
 NOISY = NoisySGD(mu=2.0, clip=1.0)
 

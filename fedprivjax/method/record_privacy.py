@@ -14,7 +14,7 @@ from fedprivjax.method.algorithm import NormBound, Part
 from fedprivjax.method.record_mechanism import Delta, RecordMechanism
 from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.release import MessagePrivacy, RunFacts
-from fedprivjax.method.settings import check_noise, check_steps, require_clip
+from fedprivjax.method.setting_checks import check_noise, check_steps, require_clip
 from fedprivjax.noise import Mechanism
 from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.events import Event

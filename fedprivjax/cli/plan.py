@@ -1,0 +1,83 @@
+"""`fedprivjax plan`: compares methods before a run."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_choice
+from fedprivjax.cli.console import Json, app, leave_out, load, out, progress, require_folders, status_line, write_json
+
+
+@app.command()
+def plan(
+    spec: Annotated[str | None, typer.Argument(help="an experiment, for the options that are not given")] = None,
+    machines: Annotated[int | None, typer.Option(help="number of machines, M")] = None,
+    per_round: Annotated[int | None, typer.Option(help="machines per round, m")] = None,
+    samples: Annotated[int | None, typer.Option(help="records per machine, n")] = None,
+    dimension: Annotated[int | None, typer.Option(help="number of model parameters, d")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="realised ε at which to compare; repeatable")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ (default: 1e-6)")] = None,
+    trust: Annotated[str | None, typer.Option(help="none (default), server, shuffler or pan-private")] = None,
+    unit: Annotated[str | None, typer.Option(help="protected unit: record (default) or machine")] = None,
+    lipschitz: Annotated[
+        float | None, typer.Option(help="Lipschitz constant G of a record's loss (default: 1)")
+    ] = None,
+    smoothness: Annotated[float | None, typer.Option(help="smoothness L of a record's loss (default: 1)")] = None,
+    diameter: Annotated[float | None, typer.Option(help="diameter D of the ball of parameters (default: 1)")] = None,
+    gap: Annotated[float | None, typer.Option(help="bound on the initial excess loss (default: G·D)")] = None,
+    rounds: Annotated[int | None, typer.Option(help="number of rounds (default: chosen for each method)")] = None,
+    batch: Annotated[int | None, typer.Option(help="records per message (default: chosen for each method)")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the sampled schedules")] = None,
+    only: Annotated[list[str] | None, typer.Option("--protocol", help="name of a protocol; repeatable")] = None,
+    method: Annotated[str | None, typer.Option(help="a method of the ranking, to show all that is known of it")] = None,
+    every: Annotated[bool, typer.Option("--all", help="show all that is known of every method")] = False,
+    pilot: Annotated[bool, typer.Option("--pilot", help="run the methods on synthetic data of these sizes")] = False,
+    json_file: Json = None,
+    card: Annotated[str | None, typer.Option(help="instead, predict memory and time on h100, a100 or h200")] = None,
+) -> None:
+    """Rank methods before a run, by proved bounds at a realised ε or by pilot runs on synthetic data.
+
+    --method and --all show terms of bounds, noise, costs, theorems, guarantees, and why a method is not planned. An
+    experiment is compiled for one GPU, which need not be there, with --card. Nothing is run.
+    """
+    options = locals()  # by the names of the parameters
+    if card is not None:
+        leave_out("card", {name: options[name] for name in options if name not in ("spec", "card", "json_file")})
+        _plan_card(spec, card, json_file)
+        return
+    from fedprivjax import planner
+    from fedprivjax.experiment.plan_options import KEYS, plan_settings
+    from fedprivjax.report.plan_text import plan_ranking, plan_report
+
+    require_folders(json=json_file)
+    settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
+    only = only if method is None else [method.partition(",")[0]]
+    with progress("pilot") if pilot else nullcontext() as on_progress:
+        found = planner.plan(**settings, protocols=only, pilot=pilot, progress=on_progress)
+    if method is not None and "," in method:
+        require_choice("method", method, found["protocol"].values.tolist())
+        found = found.sel(protocol=[method])
+    found = found.assign_attrs(replaced=replaced)
+    whole = every or method is not None
+    out.print((plan_report if whole else plan_ranking)(found, set(settings)))
+    if not whole:
+        out.say("next: --method NAME (noise, costs, theorem, guarantee, reason), or --all")
+    write_json(planner.mapping(found), json_file)
+
+
+def _plan_card(spec: str | None, card: str, json_file: Path | None) -> None:
+    """Print the memory and predicted time of an experiment on a card."""
+    from fedprivjax.bench import compiled
+
+    compiled.require_cases(card)
+    if spec is None:
+        raise Refusal("--card must go with an experiment, got none. Name one")
+    require_folders(json=json_file)
+    experiment = load(spec, None)
+    with status_line("reading") as say:
+        found = compiled.plan_rows(experiment, card, say)
+    out.print(compiled.plan_table(found, card))
+    write_json(compiled.as_json(found, card), json_file)
