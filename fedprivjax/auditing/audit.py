@@ -52,12 +52,13 @@ Chunk = dict[str, np.ndarray]  # "scores" [worlds, scores, runs], "totals" and "
 
 @dataclass(frozen=True)
 class Found:
-    """Lower bounds from one score.
+    """Lower bounds from one score (a test statistic that distinguishes two neighbouring datasets).
 
     Attributes:
         name: name of the score.
         bounds: lower bounds at 95% each.
-        strict: lower bounds at the level of a verdict, which all scores and their bounds share.
+        strict: lower bounds at a smaller error probability, by which the claim is refuted or not: the audit's `verdict`
+            divided by the number of bounds.
     """
 
     name: str
@@ -67,14 +68,18 @@ class Found:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """Empirical lower bounds on a protocol's privacy loss, with its claimed guarantee.
+    """Result of `audit`: empirical lower bounds on a protocol's privacy loss, with its claimed guarantee.
+
+    A score is a test statistic: one number per run, by which an attacker tells two neighbouring datasets apart. They
+    differ in one worst-case record, the canary.
 
     Attributes:
         protocol: name of the protocol.
-        guarantee: claimed guarantee on the audit's federation. The canary belongs to its least private machine.
-        found: lower bounds from every score (test statistic), the likelihood ratio first.
-        attained: largest parameter μ of Gaussian differential privacy that this canary can show if the claim is right,
-            or None if no μ is claimed.
+        guarantee: claimed guarantee on the small federation of the audit. The canary belongs to the machine with the
+            weakest guarantee.
+        found: lower bounds from each score. The likelihood ratio is the first score.
+        attained: largest μ of Gaussian differential privacy that an attack with this canary can show if the claim is
+            right, or None if the claim is an ε without a μ.
         verdict: probability that `refuted` names a score although the claim is right.
     """
 
@@ -86,36 +91,43 @@ class Audit:
 
     @property
     def best(self) -> Found:
-        """Result of the best score (test statistic).
+        """Name and lower bounds of the best score. A score is a test statistic: one number per run.
 
-        This is the likelihood ratio, the most powerful score if the claim is right. If any scores refute the claim, it
-        is the refuting score with the largest bound.
+        The best score is the likelihood ratio, which is the most powerful one if the claim is right. If some scores
+        refute the claim, it is instead the refuting score with the largest bound.
         """
         refuting = [found for found in self.found if found.name in self.refuted]
         return max(refuting, key=lambda one: (one.strict.epsilon_lower, one.strict.mu_lower), default=self.found[0])
 
     @property
     def bounds(self) -> LowerBounds:
-        """Lower bounds on the privacy loss from the best score, each with 95% confidence."""
+        """Lower bounds on ε and μ from the best test statistic (`best`), each with 95% confidence."""
         return self.best.bounds
 
     @property
     def epsilon_lower(self) -> float:
-        """Lower bound on ε at δ from the best score, with 95% confidence.
+        """Lower bound on ε, at the δ of the audit, from the best test statistic (`best`), with 95% confidence.
 
-        If the claim is a μ of Gaussian differential privacy, it is the ε of a lower bound on μ.
+        If the protocol claims a μ of Gaussian differential privacy, the runs give a lower bound on μ, which is
+        converted to ε.
         """
         bounds = self.best.bounds
         return bounds.epsilon_lower if self.guarantee.mus is None else bounds.gdp_epsilon_lower
 
     @property
     def tightness(self) -> float:
-        """Ratio of `epsilon_lower` to the claimed ε."""
+        """Lower bound `epsilon_lower` divided by the claimed ε.
+
+        It is close to 1 if the claim is tight and the attack strong. It is well above 1 only if the claim is wrong.
+        """
         return self.epsilon_lower / self.guarantee.epsilon
 
     @property
     def refuted(self) -> tuple[str, ...]:
-        """Names of the scores whose lower bounds exceed the claim, at the error probability `verdict`."""
+        """Names of the test statistics (scores) whose lower bounds exceed the claim. Empty: not refuted.
+
+        If the claim is right, the probability of any name here is at most the audit's `verdict`.
+        """
         return tuple(found.name for found in self.found if found.strict.refute(self.guarantee))
 
     def __str__(self) -> str:
@@ -130,7 +142,7 @@ class Audit:
     __repr__ = __str__
 
     def as_mapping(self) -> dict[str, Any]:
-        """The audit as a JSON-serialisable mapping."""
+        """Return the audit as JSON values by name: claim, lower bounds from each test statistic, verdict."""
         scores = {
             found.name: {
                 "epsilon_lower": found.bounds.epsilon_lower,
@@ -170,22 +182,25 @@ def audit(
 ) -> Audit:
     """Attack a protocol with a worst-case record (the canary), and return lower bounds on its privacy loss.
 
-    The protocol runs many times on a small federation with the canary, and as often on a neighbouring dataset without
-    it. Scores (test statistics) of what the adversary sees tell the two datasets apart. The better they do so, the
-    larger the bounds.
+    The protocol runs equally often on two neighbouring datasets of a small federation, which differ in the canary only.
+    Scores (test statistics) of what the adversary sees tell the two datasets apart. The better they do so, the larger
+    the bounds.
 
     Args:
         protocol: a protocol with a privacy target or a `noise_std`.
-        federation: a small federation, or None for the default one of this protocol.
-        runs: number of counted runs on each of the two datasets.
+        federation: a small federation, or None for one that suits the protocol: four machines with at least twelve
+            records each.
+        runs: number of runs on each of the two datasets from which the bounds are computed. Further runs fix the
+            weights and thresholds of the scores beforehand.
         delta: δ of the bounds on ε.
         seed: seed of all runs.
-        verdict: probability that `Audit.refuted` names a score although the claim is right.
-        public: names of numbers reported in each round that the adversary sees, too.
+        verdict: upper bound on the probability that `Audit.refuted` names a score although the claim is right.
+        public: names of metrics that the protocol reports in each round and that the adversary sees, too.
         loss: "linear" or "quadratic", the canary's loss (see `Federation`), or None for the federation's.
-        clipping: "ghost" or "rows" to compute clipped gradients as for a network with dense layers (see `Federation`),
-            or None for the federation's.
-        folder: folder in which scores of finished runs are stored, and from which a stopped audit resumes.
+        clipping: "ghost" or "rows" to compute clipped gradients by the code for networks, which is then audited, too
+            (see `Federation`), or None for the federation's.
+        folder: folder in which scores of finished runs are stored, and from which a stopped audit resumes. None stores
+            nothing.
         progress: callback, called with (finished runs, all runs).
 
     Raises:
@@ -263,13 +278,13 @@ def _attained(distribution: ViewDistribution, guarantee: PrivacyGuarantee) -> fl
 
 
 class Runs(NamedTuple):
-    """Settings of an audit's runs.
+    """Settings of the runs that an audit makes on two neighbouring datasets.
 
     Attributes:
-        pair: prepared runs on the two neighbouring datasets.
-        options: options of the adversary's view.
+        pair: the two prepared runs, one on each dataset.
+        options: numbers that the adversary sees in addition to those of the protocol's trust model.
         seed: seed of all runs.
-        folder: folder of finished chunks, or None.
+        folder: folder in which the results of finished groups of runs are stored, or None to store nothing.
         progress: callback, called with (finished runs, all runs), or None.
     """
 

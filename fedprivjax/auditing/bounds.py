@@ -36,8 +36,8 @@ class PrivacyBounds:
     """Lower bounds on a mechanism's privacy parameters, each wrong with probability at most `level`.
 
     Attributes:
-        epsilon_lower: no (ε, δ)-DP mechanism has a smaller ε; assumes nothing about the mechanism.
-        mu_lower: no μ-GDP mechanism has a smaller μ.
+        epsilon_lower: lower bound on the ε of (ε, δ)-DP, for any mechanism.
+        mu_lower: lower bound on μ, if the mechanism is μ-GDP.
         delta: the δ of `epsilon_lower`.
         level: probability, over coins and noise of all runs, that one of the two bounds is too large.
     """
@@ -205,13 +205,19 @@ def lower_bounds(
 
 
 def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05) -> LowerBounds:
-    """Return both bounds without a claimed distribution of the scores: every second run fits threshold and direction.
+    """Return lower bounds on ε and μ from scores of an attack whose distribution is unknown.
+
+    A score is one number per run. The attack guesses the dataset by comparing the score with a threshold. Every second
+    run is used to choose the threshold, and the side of it on which scores mean "second dataset".
 
     Args:
-        null, other, delta, level: as in `epsilon_lower`, but the scores of either dataset may be larger.
+        null: independent scores of runs on one dataset, shape [runs].
+        other: independent scores of runs on a neighbouring dataset, shape [runs']. They may be larger or smaller.
+        delta: δ of the bound on ε, inside (0, 1).
+        level: probability that a bound exceeds the true value.
 
     Returns:
-        The bounds from the other half of the runs, which were not used for the fit.
+        The bounds from the other half of the runs, which were not used for the choice.
 
     >>> rng = np.random.default_rng(0)
     >>> 1.6 < fitted(rng.normal(0, 1, 4000), rng.normal(2, 1, 4000), delta=1e-5).mu_lower < 2.0

@@ -175,7 +175,20 @@ def _tried(pair: Worlds, rows: list[int], seed: int, options: ViewOptions) -> li
 
 
 def measured(pair: Worlds, seed: int, options: ViewOptions, most: float = inf) -> ViewDistribution:
-    """Estimate the views' distribution from `PREPARING` uncounted runs, or at most `most`."""
+    """Estimate the distribution of an adversary's views on the two neighbouring datasets of an audit.
+
+    The runs use other seeds than those that are counted in the audit's bounds. There are 8192 of them per dataset
+    (`PREPARING`), or at most `most`.
+
+    Args:
+        pair: prepared runs on the two neighbouring datasets.
+        seed: seed of the audit.
+        options: numbers that the adversary sees in addition to those of the protocol's trust model.
+        most: largest number of runs per dataset.
+
+    Returns:
+        Mean difference between the datasets, midpoint of their means, and covariance of the noise.
+    """
     parts: list[list[Views]] = []
     for begin in range(0, int(min(PREPARING, most)), chunk_of(pair.start)):
         null, other = (observed(start, seed + PREPARED, begin, options) for start in pair.starts)

@@ -36,18 +36,22 @@ PULL = 0.5  # ratio of the other records' gradient norms to the clip, with the q
 
 @dataclass(frozen=True)
 class Federation:
-    """A small federation for an audit: few machines with few records each, in small dimension.
+    """A small federation for an audit: few machines with few records each, and few parameters.
+
+    One record is the canary, the worst-case record of the attack. It differs between the two neighbouring datasets of
+    the audit.
 
     Attributes:
         participation: participation scheme. If it is public, all runs share one schedule. If it is secret, each run
             samples its own.
         rounds: number of rounds.
         records: number of records per machine.
-        dimension: number of parameters. The canary (the record of the attack) changes one direction of messages. The
-            other directions show only noise.
+        dimension: number of parameters. The canary changes messages along one direction. The other directions show only
+            noise.
         canary: norm of the canary's gradient, divided by the clip. None is 100, or 10⁶ with the quadratic loss. For a
             method without a clip, the gradient has norm 1, which is then the Lipschitz constant.
-        order: order of records for methods without a sampler.
+        order: order in which a machine uses its records, for methods that use one record per message. "stored" is the
+            order of the data. `plan.ORDERS` lists the others.
         loss: "linear", or "quadratic" for methods with a clip. The canary changes a clipped message equally far with
             both. Gradients of a quadratic loss depend on the parameters. Only they detect effects of curvature, such as
             a correction of local steps that is not clipped.
@@ -56,10 +60,12 @@ class Federation:
             whether a gradient was clipped.
         dense: True if all coordinates of the canary's gradient are nonzero, False if only one is. None takes the
             gradient that the adversary detects better. In a sum of clipped messages, both are equally easy to detect.
-        leaves: number of arrays of parameters, 1 or 2, each of which holds half of a dense gradient. None is 2 if the
-            method takes them.
-        clipping: way to compute clipped gradients. "auto" is for a linear predictor. "ghost" and "rows" are for a
-            network, as in `general_problem`: one of two arrays of parameters is then the kernel of a dense layer.
+        leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, each holds half of the
+            coordinates, which detects methods that clip each array separately. None is 2 if the method runs with two
+            arrays, otherwise 1.
+        clipping: computation of clipped gradients. "auto" is that of a linear predictor. "ghost" and "rows" are those
+            of networks, described in `general_problem`, for a model with two arrays of parameters, of which one is the
+            kernel of a dense layer.
     """
 
     participation: Participation
@@ -85,15 +91,18 @@ class Federation:
             require_at_least(name, getattr(self, name), least)
 
     def problem(self, clip: Any, split: bool, canary: Any, label: float) -> Problem:
-        """Return the problem on one of the two neighbouring datasets.
+        """Return the optimisation problem on one of the two neighbouring datasets of the audit.
 
-        If they are None, `dense` counts as False and `leaves` as 1.
+        The two differ in the label of the canary, the worst-case record of the attack. If the fields `dense` and
+        `leaves` of the federation are None, the problem has a canary with one nonzero coordinate and one array of
+        parameters.
 
         Args:
             clip: clip of gradients, or None for a method without a clip.
-            split: True if machines own their records, False if they share a pool.
-            canary: index of the canary among all records, or the indices of all its records if it is a whole machine.
-            label: the canary's label, or 0 if it is absent.
+            split: True if each machine has its own records, False if all machines take records from a shared pool.
+            canary: index of the canary among all records. If the guarantee protects whole machines: indices of all
+                records of the canary's machine.
+            label: the canary's label on this dataset, or 0 if the canary is absent.
         """
         machines = self.participation.machines
         rows = machines * self.records
@@ -113,10 +122,12 @@ class Federation:
         return in_two_arrays(problem, loss, self.clipping) if two else problem
 
     def positive_label(self, protocol: Any) -> float:
-        """Return the canary's label on the dataset on which the label is positive.
+        """Return the canary's label on the neighbouring dataset on which the label is positive.
 
-        On the other dataset the label is −1, or 0 if the canary is absent. For a method with a clip, the positive label
-        may be below 1, so that the norms of the gradients differ, too.
+        The two datasets of an audit differ in the label of one worst-case record, the canary. Its gradient is
+        proportional to its label. On the other dataset, the label is −1, or 0 for an absent canary. The positive label
+        is 1 for a method without a clip, and smaller for a method with a clip, so that the two gradients also differ in
+        norm.
         """
         length = LENGTHS[self.loss] if self.canary is None else self.canary
         if privacy_of(protocol).gradient_clip is None or length < 2:
@@ -124,7 +135,11 @@ class Federation:
         return WITHIN / (length * self._steps(protocol)) if self.unclipped else 0.5
 
     def shorter(self, protocol: Any) -> "Federation":
-        """Return the federation with a canary whose local steps add up to the clip."""
+        """Return a copy of the federation whose canary has a gradient of norm clip/(local steps of a round).
+
+        The canary is the worst-case record of the attack. Its gradients in all local steps of a round then add up to a
+        vector whose norm is the clip.
+        """
         return replace(self, canary=1 / self._steps(protocol))
 
     def _steps(self, protocol: Any) -> int:
@@ -141,8 +156,10 @@ class Federation:
         return 1 / (4 * EDGE * size)
 
     def taking_part(self, problem: Problem) -> Participation:
-        """Return the participation scheme on a dataset.
+        """Return the participation scheme of the runs on `problem`, one of the two neighbouring datasets:
+        `participation`.
 
-        If a subclass overrides it by a scheme that depends on the data, this is a leak that an audit can detect.
+        A subclass may return a scheme that depends on the data. Such participation leaks data, and the audit can detect
+        it.
         """
         return self.participation

@@ -60,16 +60,20 @@ class Projections(NamedTuple):
 
 @dataclass(frozen=True)
 class OneRunAudit:
-    """Lower bounds on the privacy loss from one run, with the claimed guarantee.
+    """Result of `audit_one_run`: lower bounds on the privacy loss, with the claimed guarantee.
+
+    Worst-case records (canaries) get random signs. The bounds follow from the number of signs that an attacker guesses
+    correctly.
 
     Attributes:
         protocol: name of the protocol.
         guarantee: claimed guarantee.
-        bounds: lower bounds from the number of correctly guessed signs of canaries.
-        strict: the same bounds at the smaller error probability `verdict`, which decide whether the claim is refuted.
-        attained: largest parameter μ of Gaussian differential privacy that the first canary of each machine can show,
-            averaged over machines. It is approximate for methods that normalise their steps, because a canary's effect
-            is measured in a run without noise.
+        bounds: lower bounds on ε and μ at the error probability `level` of the audit.
+        strict: the same bounds at the smaller error probability `verdict` of the audit. The claim is refuted if one of
+            these exceeds it.
+        attained: largest μ of Gaussian differential privacy that an attack on the first canary of a machine can show,
+            averaged over machines. It is computed from a canary's effect in a run without noise. For methods that
+            normalise their steps, it is therefore approximate.
     """
 
     protocol: str
@@ -80,11 +84,14 @@ class OneRunAudit:
 
     @property
     def refuted(self) -> bool:
-        """True if a lower bound exceeds the claim, at the error probability `verdict`."""
+        """True if a lower bound on ε or μ exceeds the claim.
+
+        If the claim is right, this happens at most with the error probability `verdict` of the audit.
+        """
         return self.strict.refute(self.guarantee)
 
     def as_mapping(self) -> dict[str, Any]:
-        """The audit as a JSON-serialisable mapping."""
+        """Return the audit as JSON values by name: claim, lower bounds, and whether the claim is refuted."""
         return {
             "protocol": self.protocol,
             "claimed": {"epsilon": self.guarantee.epsilon, "delta": self.guarantee.delta, "mu": self.guarantee.mu},
@@ -118,23 +125,27 @@ def audit_one_run(
     verdict: float = 1e-4,
     guesses: int | None = None,
 ) -> OneRunAudit:
-    """Audit one run on a custom problem at full size, and return lower bounds on its privacy loss.
+    """Attack one run on a problem of any size, and return lower bounds on its privacy loss.
 
     Every machine gets some worst-case records (canaries), each with a random sign. The bounds follow from how many
     signs can be guessed from what the adversary sees.
 
     Args:
-        protocol: a protocol with a privacy target or a `noise_std`, and with trust "server" or "none".
+        protocol: a protocol with a privacy target or a `noise_std`, and with trust "server" (the adversary sees the
+            server's query points) or "none" (it sees all messages).
         problem: a problem whose examples are stored. Canaries replace the first records of each machine.
-        participation, rounds, seed: as in `simulate`.
+        participation: participation scheme, which must be public.
+        rounds: number of rounds. None uses all rounds for which machines have records.
+        seed: seed of the run and of the random signs.
         delta: δ of the bound on ε.
-        each: number of canaries per machine. Only a machine's first canary is worst-case. If there are few machines,
-            use more canaries, so that there are enough signs to guess.
-        canary: norm of a canary's gradient, divided by the clip. Without a clip the norm is the Lipschitz constant.
+        each: number of canaries per machine. A machine's first canary influences most of its messages, later ones
+            fewer. If there are few machines, use more canaries, so that there are enough signs to guess.
+        canary: norm of a canary's gradient, divided by the clip. For a method without a clip, the gradient's norm is
+            the Lipschitz constant of the loss instead.
         level: error probability of each bound.
-        verdict: error probability of `OneRunAudit.refuted`.
-        guesses: number of signs that are guessed, the clearest ones. None takes the number that is best if the claim is
-            right.
+        verdict: probability that `OneRunAudit.refuted` is True although the claim is right.
+        guesses: number of signs that the attacker guesses, those of which it is most certain. None takes the number
+            that gives the largest expected bounds if the claim is right.
 
     Raises:
         Refusal: if the settings cannot be run, the adversary sees neither messages nor query points, or canaries change

@@ -62,11 +62,17 @@ class Counting(NamedTuple):
 def linear(
     name: str, distribution: ViewDistribution, weights: np.ndarray, counting: Counting, claimed: float | None = None
 ) -> Score:
-    """Return the score `weights·view`, scaled to N(0, 1) and N(μ, 1) on the two datasets if the views are Gaussian.
+    """Return the linear score `weights·view` of an attack on two neighbouring datasets, scaled to unit variance.
+
+    A view is the vector of all numbers (columns) that the adversary sees in one run. If views are Gaussian, the score
+    has the distribution N(0, 1) on the first dataset and N(μ, 1) on the second.
 
     Args:
-        weights: shape [columns].
-        claimed: μ, or None for the one that follows from the distribution and the weights.
+        name: name of the score, for tables.
+        distribution: distribution of the views: shift between the datasets, midpoint, and covariance of the noise.
+        weights: weight of each column, shape [columns].
+        counting: δ, number of runs and level, for which the score's thresholds are chosen.
+        claimed: μ, or None for the μ that follows from `distribution` and `weights`.
 
     >>> distribution = ViewDistribution(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
     >>> score = linear("one message", distribution, np.ones(1), Counting(1e-5, 1000, 0.05))
@@ -173,9 +179,9 @@ def differences(
 
 
 def over_rounds(one: Column, other: Column) -> bool:
-    """Return True if two columns come from one sender in different rounds.
+    """Return True if two numbers of an adversary's view come from the same sender, in different rounds.
 
-    Columns of the server's memory are excluded: an intruder sees them at one round only.
+    Numbers of the server's memory are excluded, since an intruder reads the memory at one round only.
     """
     alike = (one.kind, one.machine) == (other.kind, other.machine)
     return alike and one.round != other.round and one.kind != "memory"

@@ -34,7 +34,12 @@ def measure(groups: list[str] | None = None) -> Iterator[Line]:
 
 
 def table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
-    """Return a table of the measurements with their targets."""
+    """Return a table of measurements, with their targets and whether these are met.
+
+    Args:
+        lines: measurements.
+        machine: description of the machine by name, for the title (see `bench.timing.machine`).
+    """
     table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()), title_justify="left")
     table.add_column("what")
     for name in ("value", "unit", "target", "met"):

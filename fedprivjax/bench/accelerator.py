@@ -72,10 +72,16 @@ def throughput(runs: dict[int, tuple[int, int]], rounds: int = cell.ROUNDS) -> I
 
 
 def cost(runs: int, seeds: int, rounds: int) -> tuple[int, int]:
-    """Return the bytes that a sweep of the cell must move, and the normal numbers that it must sample.
+    """Return the bytes that a benchmark sweep must move, and the normal numbers that it must sample.
 
-    Each round reads and writes x, x_previous, w and q of every run in float32. Records and noise are shared by the
-    configurations of a seed.
+    The benchmark trains softmax regression by DP-μ²-FL (`DPMu2`), with d = 7850 parameters and 50 machines per round.
+    In each round, every run reads and writes the four state vectors x, x_previous, w and q of DP-μ²-FL in float32. Runs
+    with the same seed share records and noise.
+
+    Args:
+        runs: number of runs in the sweep: privacy levels times seeds.
+        seeds: number of seeds.
+        rounds: number of rounds of a run.
     """
     d = cell.CLASSES * cell.FEATURES
     state, gathered = 4 * d * 4, 4 * cell.PER_ROUND * cell.FEATURES
@@ -97,7 +103,14 @@ def fedavg_rates(rounds: int) -> Iterator[Line]:
 
 
 def plot(lines: Iterable[Line], device: str) -> Figure:
-    """Return a plot of the runs per minute of sweeps over their numbers of runs, with their limits."""
+    """Return a plot of the runs per minute of sweeps against their number of runs, with their limits.
+
+    The limits follow from the device's memory bandwidth and its rate of random numbers.
+
+    Args:
+        lines: measurements of this benchmark.
+        device: title of the plot.
+    """
     (figure, (axis,)), rates, limits = panelled(1), {}, {}
     for line in lines:
         if found := re.fullmatch(r"sweep of (\d+)(, limit by .*)?", line.name):
@@ -155,7 +168,11 @@ def description() -> dict[str, Any]:
 
 
 def table(found: Iterable[devices.Finding]) -> Table:
-    """Return a table of the findings: a row for each case, and the largest allowed values in the title."""
+    """Return a table of the differences between results on this device and on the CPU, one row per case.
+
+    Each cell is the largest difference in a run, in a sweep or in noise. If it exceeds its limit, the cell shows the
+    limit.
+    """
     found = list(found)
     by_label: dict[str, dict[str, devices.Finding]] = {}
     for one in found:

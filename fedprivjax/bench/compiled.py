@@ -75,17 +75,19 @@ SWEEPS: dict[str, Layout] = {
 
 
 class Row(NamedTuple):
-    """One program, with values of one round on one card.
+    """Predicted cost of one compiled program. Numbers are those of one round on one card.
 
     Attributes:
-        name: name of the method, pair or network.
-        runs: number of runs, as text.
-        kernels, copies: launched kernels, and copies among them.
-        least, moved: bytes that a round must move, and those that the compiled kernels move.
-        collectives: number of collectives by kind.
-        products: precisions of its products of float32 numbers.
-        memory: bytes of the whole program.
-        seconds: predicted seconds.
+        name: name of the method or network, or of the algorithm if no method has its name.
+        runs: number of runs that the program makes together, as text.
+        kernels: number of kernels that are launched.
+        copies: number of these kernels that are copies.
+        least: bytes that a round must read and write, from the shapes of its arrays.
+        moved: bytes that the compiled kernels read and write.
+        collectives: number of communications between cards, by kind, such as all-reduce.
+        products: precisions of the matrix products of float32 numbers.
+        memory: bytes of memory of the whole program, for all rounds.
+        seconds: predicted time.
     """
 
     name: str
@@ -120,10 +122,13 @@ def require_cases(card: str, cards: int = 1, only: Sequence[str] | None = None) 
 
 
 def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, *, say: Say) -> Iterator[Row]:
-    """Yield one row for each method and number of runs.
+    """Compile every method and network for a card that need not be present, and yield predicted costs.
+
+    There is one row for each method or network and each number of runs that are computed together.
 
     Args:
-        cards: number of cards. One run divides its machines over them, and a sweep its runs.
+        card: name of the card, a key of `CARDS`.
+        cards: number of cards. A single run divides its machines over them, and a sweep its runs.
         only: names of methods and networks, or None for all.
         say: progress callback, called with a line of text.
     """
@@ -141,7 +146,13 @@ def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, *, say: S
 
 @programs_for("gpu")
 def method(name: str) -> ReadyRun:
-    """Return a prepared run of a method or a pair on random images."""
+    """Return a prepared run of a method on random images, for compilation.
+
+    The run has 100 machines, 50 of them in a round, or 10 for methods with local steps.
+
+    Args:
+        name: name of a method in `PROTOCOLS`, or of an algorithm in `PAIRS`, which has its privacy object with it.
+    """
     if name in PAIRS:
         algorithm, privacy = PAIRS[name]
         own = NUMBERS if privacy is not WALK else NUMBERS | {"noise_std": 0.0}
@@ -225,7 +236,13 @@ def plan_rows(experiment: Experiment, card: str, say: Say) -> list[PlanRow]:
 
 
 def table(found: Sequence[Row], card: str, cards: int = 1) -> Table:
-    """Return a table of compiled programs."""
+    """Return a table of compiled programs with their predicted costs, one row per program.
+
+    Args:
+        found: programs, as `rows` yields them.
+        card: name of the card for which they were compiled, a key of `CARDS`.
+        cards: number of cards.
+    """
     title = f"{cards} × {CARDS[card].name}, jax {jax.__version__}: compiled, not run. Values of one round and one card"
     columns = ("method", "runs", "kernels", "MB by hand", "MB compiled", "memory, MB", "collectives", "products", "µs")
     table = titled(title, columns)

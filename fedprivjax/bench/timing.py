@@ -85,7 +85,7 @@ def in_a_process(function: Callable[..., Any], *arguments: str, **environment: s
 
 
 def machine() -> dict[str, Any]:
-    """Return a description of the machine and of the library versions."""
+    """Return a description of this computer, by name: platform, processor, device, library versions."""
     device = jax.devices()[0]
     return {
         "platform": platform.platform(),
