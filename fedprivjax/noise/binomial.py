@@ -26,14 +26,15 @@ EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total varia
 
 
 class HostNoise(NamedTuple):
-    """Binomial noise minus its mean, in two parts, because the mean need not be an integer.
+    """Binomial noise of a whole run, sampled on the host and centred at its mean.
 
-    A binomial number Z counts the ones among m random bits, each of which is 1 with probability p. The noise Z − m·p is
-    `noise − remainder`, in units of the levels to which messages are rounded.
+    A user encodes a number as bits, and adds random noise bits to them. Z is the number of ones among the m noise bits
+    of a round, each of which is 1 with probability p. The noise is Z − m·p, in units of one bit. The mean m·p need not
+    be an integer, so the noise is stored as an integer and a remainder: Z − m·p = `noise − remainder`.
 
     Attributes:
-        noise: Z − ⌊m·p⌋, int32 [rounds, d].
-        remainder: m·p − ⌊m·p⌋, float64 [rounds].
+        noise: Z − ⌊m·p⌋, int32, shape [rounds, d] for vectors of d coordinates.
+        remainder: m·p − ⌊m·p⌋, in [0, 1); float64, shape [rounds].
     """
 
     noise: np.ndarray
@@ -41,10 +42,12 @@ class HostNoise(NamedTuple):
 
 
 def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> HostNoise:
-    """Sample the binomial noise of a run exactly, minus its mean, for every round and coordinate.
+    """Sample the binomial noise of a whole run exactly, for every round and coordinate.
 
-    The noise of a round is Z ~ Binomial(m, p), with m = `totals` of the round and p = `probability`. Its mean m·p need
-    not be an integer, so the result has two parts: Z − ⌊m·p⌋, and the remainder m·p − ⌊m·p⌋.
+    The noise is for protocols in which users add random bits to their messages. Z is the number of ones among the m
+    noise bits of a round, each of which is 1 with probability p: Z ~ Binomial(m, p). The noise Z − m·p has mean 0. The
+    mean m·p need not be an integer, so the result has two parts: the integer Z − ⌊m·p⌋, and the remainder m·p − ⌊m·p⌋,
+    which is to be subtracted.
 
     Args:
         stream: seed of the random numbers, from `plan.seeds.binomial_stream`.
@@ -127,9 +130,13 @@ class HostSampled(OfBits):
 
 @struct.dataclass
 class RoundedNormal(OfBits):
-    """Sampler of approximately binomial noise in each round, by rounded normal numbers.
+    """Approximate sampler of binomial noise, which rounds normal numbers to integers.
 
-    `noise.binomial.product_variation` bounds the error of the approximation, as a total variation distance.
+    The privacy accounting does not cover the approximation. `noise.binomial.product_variation` bounds its error over a
+    run, as a total variation distance from exact binomial noise.
+
+    Attributes:
+        inputs: number of messages in each round, float32, shape [rounds].
     """
 
     label: ClassVar[str] = "rounded normal, instead of a binomial"

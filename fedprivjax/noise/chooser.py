@@ -43,15 +43,18 @@ MAX_BYTES = 2**30  # largest noise state of one run
 def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> np.ndarray:
     """Return the relative noise r of each planned message; float64 [rounds, per_round], 1 in empty slots.
 
-    The noise of a message has standard deviation r times `noise_std`. The sum of 1/r² over a machine's messages is at
-    most 1. `noise_std` alone therefore fixes the privacy.
+    The noise of a message has standard deviation r times `noise_std`. For every machine, 1/r² sums to at most 1 over
+    its planned messages. All messages of a machine together therefore lose at most as much privacy as one message with
+    noise `noise_std`.
 
     Args:
-        noise_schedule: a name in `NOISE_SCHEDULES`, or positive numbers for a machine's first, second, … message. Only
-            their ratios matter: they are scaled so that 1/r² sums to 1 for the least private machine.
+        noise_schedule: a name in `NOISE_SCHEDULES`, or positive numbers: relative noise of a machine's first, second, …
+            message. Only ratios of the numbers matter. They are scaled so that 1/r² sums to 1 for the machine with the
+            largest sum.
+        schedule: participation schedule: which machines take part in each round.
 
-    Source: Reshef & Levy 2025 for "proportional". For "uniform" and "gap", a machine must know its later rounds in
-    advance.
+    Source: Reshef & Levy 2025 for "proportional". With "uniform" and "gap", a machine must know in advance in which
+    rounds it takes part.
 
     >>> relative_std("uniform", Full(1).draw(4, np.random.default_rng(0))).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
@@ -63,8 +66,13 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
 def server_std(noise_schedule: str | Sequence[float], rounds: int) -> np.ndarray:
     """Return the relative noise of each round if a trusted server adds the noise; float64 [rounds].
 
-    A round's noise has standard deviation `noise_std` times this number. Every round counts as a message, because the
-    server releases a result in each.
+    The noise of a round has standard deviation `noise_std` times this number. The server releases one noisy result in
+    each round. The noise schedule is therefore applied as if the server were one machine that sends a message in every
+    round.
+
+    Args:
+        noise_schedule: a name in `NOISE_SCHEDULES`, or positive numbers of which only the ratios matter.
+        rounds: number of rounds.
     """
     return relative_std(noise_schedule, Full(1).draw(rounds, np.random.default_rng(0)))[:, 0]
 
@@ -72,8 +80,13 @@ def server_std(noise_schedule: str | Sequence[float], rounds: int) -> np.ndarray
 def exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
     """Return the exposure of each machine, to which its privacy loss is proportional; float64 [machines].
 
-    It is `√Σ_k 1/r_k²` over the planned messages k of the machine, with relative noise r_k. The exposure times the
-    sensitivity, divided by `noise_std`, is the machine's μ of Gaussian differential privacy.
+    A machine's k-th message has noise of standard deviation r_k times `noise_std`. The exposure is `√(Σ_k 1/r_k²)` over
+    the planned messages, including those of rounds in which the machine drops out. The machine is μ-GDP (Gaussian
+    differential privacy) with μ = exposure · sensitivity / `noise_std`.
+
+    Args:
+        relative: r of each message, shape [rounds, per_round].
+        schedule: participation schedule: which machines take part in each round.
     """
     squares = np.where(schedule.scheduled, relative**-2.0, 0.0)
     return np.sqrt(np.bincount(schedule.participants.ravel(), squares.ravel(), schedule.machines))
@@ -114,24 +127,27 @@ def choose(
     accumulate: bool = False,
     divisor: np.ndarray | None = None,
 ) -> Mechanism:
-    """Return the `Mechanism` that samples noise if every machine adds noise to its messages.
+    """Return the cheapest exact sampler for a run in which machines add Gaussian noise to their messages.
 
-    It samples the noise in the server's aggregate: the sum of the messages of a round, divided by a divisor.
+    The server uses only the sum of the messages of a round, divided by a constant. The sampler therefore need not
+    sample the noise of every message: it samples the noise in this quotient, the aggregate. The server may also add up
+    the messages of all rounds so far (a running sum). In a running sum, a machine can cancel its old noise: each
+    message adds new noise and subtracts the noise of the machine's previous message.
 
     Args:
-        schedule: participation schedule.
-        relative: noise of each message as a multiple of `noise_std`, shape [rounds, per_round].
-        dimension: number of parameters, which decides what fits in memory.
-        method: way to sample, a name in `METHODS`.
-        cancel: True if a machine subtracts the noise of its previous message, and the aggregate is a running sum over
-            rounds.
-        accumulate: True if noise is not subtracted, and the aggregate is a running sum over rounds.
-        divisor: divisor of each round's sum, shape [rounds], if the aggregate is not a running sum. None takes the
-            schedule's constant `divisor`.
+        schedule: participation schedule: which machines take part in each round.
+        relative: standard deviation of the noise of each message, as a multiple of `noise_std`; shape [rounds,
+            per_round].
+        dimension: number of model parameters. Samplers whose state would not fit in memory are left out.
+        method: name of a sampler in `METHODS`; "auto" takes the cheapest.
+        cancel: True if the aggregate is a running sum in which machines cancel their old noise.
+        accumulate: True if the aggregate is a running sum in which old noise stays.
+        divisor: divisor of each round's sum, shape [rounds]. None takes the schedule's constant `divisor`, which
+            running sums need.
 
     >>> from fedprivjax import Full
     >>> everyone = Full(3).draw(2, np.random.default_rng(0))
-    >>> type(choose(everyone, np.ones((2, 3)), 10, cancel=True)).__name__
+    >>> type(choose(everyone, np.ones((2, 3)), 10, cancel=True)).__name__  # all old noise is cancelled in every round
     'Fresh'
     """
     require_choice("noise method", method, OF_MACHINES)

@@ -35,9 +35,10 @@ AT_ONCE = 64  # number of rounds whose normals are sampled together
 
 
 class Banded(Mechanism):
-    """Base class of samplers from a banded triangular matrix F.
+    """Base class of samplers of noise that a banded lower triangular matrix F correlates over rounds.
 
-    inputs: F, float32 [rounds, bandwidth + 1]; row t holds F(t, t − bandwidth) … F(t, t).
+    Attributes:
+        inputs: the bands of F, float32 [rounds, bandwidth + 1]. Row t holds F(t, t − bandwidth), …, F(t, t).
     """
 
     @property
@@ -51,12 +52,14 @@ class Banded(Mechanism):
 
 @struct.dataclass
 class Covariance(Banded):
-    """Sampler of noise that is correlated over rounds: a banded matrix times independent normals.
+    """Sampler of the noise in the sum of all messages of a round, which is correlated over rounds.
 
-    With the matrix B, the noise has the covariance B·Bᵀ over rounds, which the public schedule fixes.
+    Round t has the noise Σ_s B(t, s)·ξ_s, with one vector ξ_s of independent standard normals per round s. B is lower
+    triangular. It is chosen so that B·Bᵀ is the covariance over rounds of the sum of the machines' noise, which follows
+    from the participation schedule.
 
     Attributes:
-        inputs: bands of B, float32 [rounds, bandwidth + 1].
+        inputs: the bands of B, float32 [rounds, bandwidth + 1]. Row t holds B(t, t − bandwidth), …, B(t, t).
     """
 
     method: ClassVar[str] = "covariance"
@@ -64,7 +67,10 @@ class Covariance(Banded):
     inputs: Any
 
     def init(self, dimension: int, key):
-        """Return the last `bandwidth` normal vectors before the first round, zero; shape [bandwidth, d]."""
+        """Return the state before the first round: zeros of shape [bandwidth, dimension].
+
+        The state holds the vectors of standard normals of the last `bandwidth` rounds.
+        """
         return jnp.zeros((self.bandwidth, dimension))
 
     def draw(self, state, inputs, keys, dimension: int):
@@ -212,10 +218,15 @@ class Standing(Mechanism):
 
 @struct.dataclass
 class Cancelling(Standing):
-    """Sampler of cancelling noise that stores the latest noise of each machine, [machines, d].
+    """Sampler of the noise of every message, if each machine cancels the noise of its previous message.
 
-    A message adds new noise and subtracts the noise of the machine's previous message. Use this sampler to inspect the
-    noise of single messages.
+    A message adds new noise and subtracts the noise of the machine's previous message. The sampler stores the latest
+    noise of each machine, an array of shape [machines, d] for d parameters. Use it to inspect single messages. Other
+    samplers are cheaper if only sums of messages are needed.
+
+    Attributes:
+        inputs: relative noise and machine of each message, and the divisor of each round's sum.
+        machines: number of machines.
     """
 
     method: ClassVar[str] = "materialised"
@@ -223,11 +234,23 @@ class Cancelling(Standing):
     machines: int = struct.field(pytree_node=False)
 
     def message_memory(self, dimension: int, key):
-        """Return the latest noise of every machine before the first round, zero; shape [machines, d]."""
+        """Return the stored noise before the first round: zeros of shape [machines, dimension]."""
         return jnp.zeros((self.machines, dimension))
 
     def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
-        """Return each participant's added noise in one round: (memory [machines, d], noise [per_round, d])."""
+        """Sample one round: return the new memory and the noise that each participant adds to its message.
+
+        A participant's noise is its new noise minus the noise of its previous message.
+
+        Args:
+            memory: latest noise of every machine, shape [machines, dimension].
+            inputs: relative noise and machine of each message of the round.
+            key: random key of the round.
+            dimension: number of model parameters.
+
+        Returns:
+            Memory [machines, dimension], and noise [per_round, dimension].
+        """
         fresh = inputs.relative[:, None] * jax.random.normal(key, (*inputs.machine.shape, dimension))
         old = memory.at[inputs.machine].get(mode="fill", fill_value=0.0)
         return memory.at[inputs.machine].set(fresh, mode="drop"), fresh - old
@@ -272,21 +295,39 @@ class Written(Standing):
 
 @struct.dataclass
 class Replayed(Standing):
-    """Sampler of cancelling noise that stores no noise: it computes old noise again from random keys.
+    """Sampler of noise that machines cancel later. It stores no noise: old noise is computed again.
 
-    A message adds new noise and subtracts the noise of the machine's previous message. Each pair of a machine and one
-    of its messages has its own key.
+    A message adds new noise and subtracts the noise of the machine's previous message. The random key of a noise vector
+    follows from the machine and the number of its message. The old noise can therefore be sampled again when it is
+    subtracted.
+
+    Attributes:
+        inputs: machine, message number, and relative noise now and before, of each message; and the divisor of each
+            round's sum.
     """
 
     method: ClassVar[str] = "replayed"
     inputs: MessageInputs
 
     def message_memory(self, dimension: int, key):
-        """Return the key from which all noise is derived."""
+        """Return the random key from which the keys of all noise vectors are derived."""
         return jax.random.fold_in(key, 0)  # rounds are numbered from 1: key 0 is free
 
     def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
-        """Return each participant's added noise in one round: (memory, noise [per_round, d])."""
+        """Sample one round: return the memory and the noise that each participant adds to its message.
+
+        A participant's noise is its new noise minus the noise of its previous message, which is sampled again from its
+        key.
+
+        Args:
+            memory: key from which all noise is derived. It does not change.
+            inputs: machine, message number, and relative noise now and before, of each message of the round.
+            key: not used.
+            dimension: number of model parameters.
+
+        Returns:
+            Memory, and noise [per_round, dimension].
+        """
 
         def one(machine, count, relative, before):
             machine_key = jax.random.fold_in(memory, machine)

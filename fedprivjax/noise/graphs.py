@@ -13,23 +13,29 @@ from fedprivjax.checks.values import called, of_table, require_at_least
 
 
 class Graph:
-    """Base class of graphs whose nodes are machines: frozen dataclasses that define `pairs`.
+    """Base class of graphs whose nodes are machines.
+
+    A subclass is a frozen dataclass that defines `pairs`. Two machines that an edge connects can share noise or
+    exchange messages.
 
     Attributes:
-        nodes: number of machines of the graph, or None for any number.
+        nodes: number of machines of the graph, or None if it can be built for any number.
     """
 
     nodes: int | None = None
 
     def pairs(self, machines: int) -> Any:
-        """Return the two ends of every edge, int [edges, 2]. Edges may occur several times."""
+        """Return the indices of the two machines of every edge, int [edges, 2]; a subclass defines it.
+
+        The order of the two machines does not matter, and edges may occur several times.
+        """
         raise Undefined(f"{type(self).__name__} must define pairs(machines)")
 
     def edges(self, machines: int) -> np.ndarray:
-        """Return the two ends of every edge once, the smaller one first, int [edges, 2].
+        """Return every edge once, as the indices of its two machines, the smaller index first; int [edges, 2].
 
         Raises:
-            Refusal: if the graph is not connected, has an edge from a machine to itself, or has another number of
+            Refusal: if the graph is not connected, has an edge from a machine to itself, or is for another number of
                 machines.
         """
         found = self.links(machines)
@@ -37,7 +43,10 @@ class Graph:
         return found
 
     def links(self, machines: int) -> np.ndarray:
-        """Return the edges as `edges` does, of a graph that need not be connected."""
+        """Return every edge once, as the indices of its two machines; int [edges, 2].
+
+        The graph may be in several pieces. Use `edges` instead if the graph must be connected.
+        """
         require_at_least("machines of a graph", machines, 2)
         if self.nodes not in (None, machines):
             raise Refusal(
@@ -90,12 +99,13 @@ class Complete(Graph):
 
 @dataclass(frozen=True)
 class Torus(Graph):
-    """Graph of machines on a grid: each is a neighbour of the machines beside, above and below it.
+    """Graph of machines on a grid: each has the neighbours to its left and right, above and below it.
 
-    The first and last machine of a row or column are neighbours, too.
+    The grid wraps around: the first and last machine of a row or column are neighbours, too.
 
     Attributes:
-        rows, columns: size of the grid, which must have at least 2 machines.
+        rows, columns: size of the grid, whose product is the number of machines. The grid must have at least 2
+            machines.
 
     >>> Torus(4, 4).edges(16).shape
     (32, 2)
@@ -124,9 +134,9 @@ class Torus(Graph):
 
 @dataclass(frozen=True)
 class RandomRings(Graph):
-    """Random graph: the union of random rings through all machines.
+    """Random graph: a union of rings, each of which goes through all machines in a random order.
 
-    It is connected, and a machine has at most `2·rings` neighbours.
+    The graph is connected, and a machine has at most `2·rings` neighbours.
 
     Attributes:
         rings: number of rings.

@@ -69,10 +69,14 @@ class IntegerKeys(NamedTuple):
 
 @struct.dataclass
 class EveryInteger(Mechanism):
-    """Sampler of the noise of every single integer message. It samples on the device.
+    """Sampler of the noise of every single message, for messages of integers. It samples on the device.
+
+    It is used for transcripts, the record of all messages. If only sums of messages are needed, `SummedIntegers` is
+    cheaper.
 
     Attributes:
-        inputs: `relative`, 1 in slots with a message and 0 in others, and the `divisor` of each round's sum.
+        inputs: `relative` is 1 for each message that is sent, and 0 in empty slots. `divisor` is the divisor of each
+            round's sum.
     """
 
     inputs: MessageInputs
@@ -97,7 +101,7 @@ class EveryInteger(Mechanism):
 
 @struct.dataclass
 class SummedIntegers(Mechanism):
-    """Sampler of the noise in each round's sum of integer messages. It samples on the host.
+    """Sampler of the noise in each round's sum of messages, which are integers. It samples on the host.
 
     Attributes:
         inputs: divisor of each round's sum, float32 [rounds].
@@ -117,13 +121,16 @@ class SummedIntegers(Mechanism):
 def summed_noise(
     distribution: str, stream: np.random.SeedSequence, deviation: float, senders: np.ndarray, dimension: int
 ) -> np.ndarray:
-    """Return the noise in the sum of each round's integer messages, int32 [rounds, dimension].
+    """Sample the integer noise in each round's sum of messages, for all rounds; int32 [rounds, dimension].
+
+    Every message of a round adds independent noise, of standard deviation `deviation`.
 
     Args:
-        distribution: distribution of the noise, a key of `SAMPLERS`.
+        distribution: distribution of a message's noise, "skellam" or "discrete-gaussian".
         stream: seed of the random numbers, from `plan.seeds.binomial_stream`.
         deviation: standard deviation of the noise in one coordinate of a message.
         senders: number of messages in each round's sum, int [rounds].
+        dimension: number of coordinates of a message.
 
     >>> from fedprivjax.plan.seeds import binomial_stream
     >>> noise = summed_noise("skellam", binomial_stream(0), 2.5, np.array([4, 4]), 10_000)

@@ -17,11 +17,16 @@ from fedprivjax.problem.random_keys import random_key
 
 
 class Mechanism(Decorated):
-    """Base class of noise mechanisms: objects that sample the noise of a run, several rounds (a block) at once.
+    """Base class of noise mechanisms: objects that sample the noise of a run.
 
-    Subclass it as a `flax.struct.dataclass` for a custom distribution. It holds only per-round `inputs`: arrays of
-    shape [rounds, ...] that follow from the public schedule. Settings such as `noise_std` are applied later, by the
-    protocol's function `noise`. One sample therefore serves every privacy level, clip and step size of a sweep.
+    Subclass it as a `flax.struct.dataclass` for a custom distribution. `draw` samples several successive rounds (a
+    block) at once. A mechanism samples noise in units of `noise_std`. The protocol's function `noise` multiplies it by
+    `noise_std` and other settings later. One sample can therefore serve all privacy levels, clips and step sizes of a
+    sweep.
+
+    Attributes:
+        inputs: arrays of shape [rounds, ...] that follow from the public participation schedule, such as relative
+            standard deviations.
     """
 
     kind, decorator = "mechanism", PYTREE
@@ -36,64 +41,92 @@ class Mechanism(Decorated):
 
     @property
     def name(self) -> str:
-        """Name of the mechanism in results."""
+        """Name of the mechanism in results: its `label`, or else the class name in lower case."""
         return self.label or type(self).__name__.lower()
 
     @property
     def may_pass_end(self) -> bool:
-        """True if `draw` may sample rounds beyond the last one.
+        """True if `draw` may be called for rounds after the last one, so that all blocks have equal length.
 
-        It is `past_end` of the class that defines `draw`. A subclass that overrides `draw` must therefore set
-        `past_end` again.
+        It is the attribute `past_end` of the class that defines `draw`. A subclass that overrides `draw` must therefore
+        set `past_end` again: the override may not be safe to call for such rounds.
         """
         stated = next(bool(vars(each).get("past_end")) for each in type(self).__mro__ if "draw" in vars(each))
         return stated and self.past_end
 
     def init(self, dimension: int, key: jax.Array) -> Any:
-        """Return the state before the first round.
+        """Return the state of `draw` before the first round. The default is (), for no state.
 
-        `key` is the random key of the run, for noise that belongs to a machine or tree node instead of a round.
+        Args:
+            dimension: number of model parameters.
+            key: random key of the run, for noise that is not of one round, such as the noise of a tree node.
         """
         return ()
 
     def draw(self, state: Any, inputs: Any, keys: jax.Array, dimension: int) -> tuple[Any, Any]:
-        """Sample several rounds (a block): return the new state and arrays [block, ...], or None without noise.
+        """Sample the noise of several successive rounds (a block): return the new state, and the noise.
 
         Args:
-            state: state before the block.
-            inputs: `inputs` of the block's rounds.
+            state: state before the block, at first from `init`.
+            inputs: `inputs` of the block's rounds, arrays of shape [block, ...].
             keys: random keys of the block's rounds, shape [block].
-            dimension: number d of parameters.
+            dimension: number of model parameters.
+
+        Returns:
+            The state after the block, and arrays of shape [block, ...] with the samples, or None if there is no noise.
         """
         raise Undefined(f"{self.name} must define draw(state, inputs, keys, dimension)")
 
     def aggregate(self, noise: Any) -> jax.Array | None:
-        """Return the noise in the server's aggregate, [d], or None if there is none.
+        """Return the noise in the server's aggregate of one round, or None if there is none.
 
-        `noise` is the sample of one round, to which the protocol has applied its settings.
+        It has shape [d] for d parameters. The aggregate is what the server computes from the round's messages, such as
+        their mean.
+
+        Args:
+            noise: sample of one round, to which the protocol has already applied `noise_std` and other settings.
         """
         return noise
 
     def message_memory(self, dimension: int, key: jax.Array) -> Any:
-        """Return what machines remember of their noise, before the first round.
+        """Return the machines' memory of their noise, before the first round, for `message_noise`.
 
-        It is used for transcripts, which record all messages. `key` is the random key of the run.
+        It holds, for example, the latest noise of every machine. It is used only for transcripts, the record of all
+        messages.
+
+        Args:
+            dimension: number of model parameters.
+            key: random key of the run.
         """
         return ()
 
     def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, Any]:
-        """Return the new memory, and the noise that each machine of a round adds to its message.
+        """Sample one round message by message: return the new memory, and the noise of each message.
 
-        The noise is an array or pytree of arrays [per_round, ...], or None.
+        The noise is an array or pytree of arrays [per_round, ...], or None if machines add no noise. It is used for
+        transcripts, the record of all messages.
+
+        Args:
+            memory: memory of the machines' noise before the round, at first from `message_memory`.
+            inputs: the mechanism's `inputs` of the round.
+            key: random key of the round.
+            dimension: number of model parameters.
         """
         return memory, None
 
     def align(self, others: Sequence[Any]) -> list[Any]:
-        """Return these mechanisms with their arrays padded to equal shapes, to be stacked for a `vmap` over seeds."""
+        """Return mechanisms of several seeds with arrays padded to equal shapes, so that `vmap` can run over them.
+
+        Args:
+            others: mechanisms of the same class, one per seed.
+        """
         return list(others)
 
     def floats(self, dimension: int) -> int:
-        """Return the number of floats of memory that sampling needs for one seed, beyond `inputs` and the samples."""
+        """Return the number of float32 values of memory that sampling needs for one seed.
+
+        The mechanism's `inputs` and the returned samples are not counted.
+        """
         state = jax.eval_shape(lambda: self.init(dimension, random_key(0)))
         return 2 * sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)
 
@@ -113,7 +146,7 @@ def normals(key, shape):
 
 @struct.dataclass
 class Silent(Mechanism):
-    """No noise, for non-private runs."""
+    """Mechanism without noise, for non-private runs."""
 
     inputs: Any = ()
 
@@ -127,7 +160,7 @@ class Silent(Mechanism):
 class Randomised(Silent):
     """No added noise, because machines randomise their messages themselves, as in randomised response.
 
-    The protocol's functions `client` or `encode` do so, with a random key for each machine.
+    The protocol's function `client` or `encode` randomises a message, with a random key for each machine.
     """
 
     inside = True
@@ -135,14 +168,14 @@ class Randomised(Silent):
 
 @struct.dataclass
 class Fresh(Mechanism):
-    """Independent Gaussian noise in each round, or its running sum over rounds if `accumulate`.
+    """Sampler of independent Gaussian noise in each round, as a trusted server adds it.
 
-    It is the noise of a trusted server. The mean of independent noises of m machines also has this distribution: if
-    machine j has standard deviation r_j, the mean has √(Σ_j r_j²)/m.
+    It also samples the mean of the noises of m machines at once, which has the same distribution: if machine j has
+    standard deviation r_j, their mean has standard deviation √(Σ_j r_j²)/m.
 
     Attributes:
         inputs: standard deviation in each round, float32 [rounds].
-        accumulate: True for the running sum.
+        accumulate: True to return the sum of the noise of all rounds so far, instead of the noise of each round.
     """
 
     past_end = True
@@ -179,10 +212,16 @@ class MessageInputs(NamedTuple):
 
 @struct.dataclass
 class PerMachine(Mechanism):
-    """Independent Gaussian noise of every machine of a round, sampled separately.
+    """Sampler of independent Gaussian noise of every message of a round, machine by machine.
 
-    The aggregate has the mean of these noises, or their sum if `summed`. `Fresh` has the same distribution and is
-    cheaper. Use this class to inspect single messages.
+    Use it to inspect single messages. If only the server's aggregate is needed, `Fresh` samples its noise from the same
+    distribution at lower cost.
+
+    Attributes:
+        inputs: relative standard deviation of each message, and the divisor of each round's sum.
+        accumulate: True to return the sum of the aggregates' noise of all rounds so far, instead of the noise of each
+            round.
+        summed: True if the aggregate is the sum of the messages, False if it is their mean.
     """
 
     past_end = True
@@ -194,7 +233,17 @@ class PerMachine(Mechanism):
         return jnp.zeros(dimension) if self.accumulate else ()
 
     def message_noise(self, memory, inputs: MessageInputs, key, dimension: int):
-        """Return each participant's added noise in one round: (memory, noise [per_round, d])."""
+        """Sample one round: return the memory, unchanged, and the noise of each participant's message.
+
+        Args:
+            memory: not used.
+            inputs: relative standard deviation of each message of the round.
+            key: random key of the round.
+            dimension: number of model parameters.
+
+        Returns:
+            Memory, and noise [per_round, dimension].
+        """
         relative = inputs.relative
         return memory, relative[:, None] * jax.random.normal(key, (*relative.shape, dimension))
 
@@ -267,12 +316,13 @@ class EachMessage(Mechanism):
 
 @struct.dataclass
 class PerStep(Mechanism):
-    """Noise in the local steps of machines, instead of in their messages.
+    """Noise in the local steps of machines, instead of in the messages that they send.
 
-    It is sampled where the steps are computed: a round receives its random key and the relative standard deviations.
+    The mechanism samples nothing itself. It passes the random key of the round and the standard deviations to the local
+    steps, which sample the noise.
 
     Attributes:
-        inputs: relative standard deviations, float32 [rounds, per_round].
+        inputs: relative standard deviation of the noise in the steps of each participant, float32 [rounds, per_round].
     """
 
     inputs: Any
@@ -283,7 +333,7 @@ class PerStep(Mechanism):
         return state, (keys, inputs)
 
     def aggregate(self, noise) -> None:
-        """Return None: the noise is inside the messages."""
+        """Return None: the noise is already in the messages, so none is added to the server's aggregate."""
 
     def floats(self, dimension: int) -> int:
         return 3 * self.inputs.shape[-1] * dimension

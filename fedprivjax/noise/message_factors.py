@@ -32,10 +32,11 @@ Workload = Callable[[int], np.ndarray]
 
 @dataclass(frozen=True)
 class SumFactor(Factor):
-    """Base class of factors F over a machine's messages, given by their `matrix`.
+    """Base class of matrices F that correlate the noise over the messages of a machine.
 
-    A machine whose messages are the increments s releases F·s + σξ, with independent normals ξ and σ = `noise_std`. A
-    factor is a frozen dataclass of static settings.
+    The messages of a machine are increments s_1, s_2, …, which the server adds up. The machine releases F·s + σξ, with
+    independent normals ξ and σ = `noise_std`. A subclass is a frozen dataclass of static settings that defines
+    `matrix`.
     """
 
     of_rounds: ClassVar[bool] = False
@@ -45,19 +46,20 @@ class SumFactor(Factor):
 
         Args:
             over: largest number of messages of a machine.
-            workload: function from this number of messages to a matrix V, float64 [messages, messages]; only for
-                factors that are fitted. V says how the protocol uses the messages. `tr(V·(FᵀF)⁻¹)` is the noise
-                variance of one coordinate of the protocol's reported iterates, summed over rounds and machines.
+            workload: function from a number of messages to a matrix V, float64 [messages, messages], which says how the
+                protocol uses the messages. Only fitted factors need it. `tr(V·(FᵀF)⁻¹)` is the noise variance of one
+                coordinate of the protocol's reported iterates, summed over rounds and machines.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
 
 @dataclass(frozen=True)
 class Toeplitz(SumFactor):
-    """Factor that is a power of the matrix of running sums, between noise on increments and noise on sums.
+    """Factor over the messages of a machine: a power of the matrix of running sums.
 
-    Up to a scale, F = A^p with p = `power`. The matrix A has ones on and below the diagonal. Every column of F holds
-    the first coefficients of the power series of (1 − z)^(−p).
+    It correlates the noise of the messages. Up to a scale, F = A^p with p = `power`. The matrix A has ones on and below
+    the diagonal: A·s are the running sums of increments s. Every column of F holds the first coefficients of the power
+    series of (1 − z)^(−p).
 
     Attributes:
         power: p, from 0 (independent noise on every increment) to 1 (equal independent noise on every running sum).
@@ -81,14 +83,14 @@ class Toeplitz(SumFactor):
 
 @dataclass(frozen=True)
 class Optimal(SumFactor):
-    """Factor that is fitted to nearly the smallest noise in the protocol's reported iterates, on average over rounds.
+    """Factor fitted to nearly the least noise in the iterates that the protocol reports, on average over rounds.
 
-    The fit starts from `Toeplitz(0.7)` and minimises the noise of all machines in the rounds in which they send. Slow
-    fits are cached on disk.
+    It correlates the noise over the messages of a machine. The fit starts from `Toeplitz(0.7)`. It minimises the noise
+    of all machines together, for the rounds in which they send messages. Slow fits are cached on disk.
 
     If half of 100 machines send in each of 1200 rounds, the noise is 10% smaller than with `Toeplitz(0.7)`. If a
-    quarter of the machines takes part with daily cycles, it is 11% smaller. With a fit that assumes equal intervals
-    between a machine's messages, the noise would be about 1% and 5% larger.
+    quarter of the machines takes part with daily cycles, it is 11% smaller. A fit that assumes equal intervals between
+    a machine's messages would have about 1% more noise in the first case, and 5% more in the second.
 
     Attributes:
         iterations: largest number of iterations of the fit. After 30, the noise is within a few per cent of the
@@ -113,9 +115,10 @@ class Optimal(SumFactor):
 
 @dataclass(frozen=True)
 class Given(SumFactor):
-    """Factor whose matrix the user gives, with at least as many rows as a machine sends messages.
+    """Factor whose matrix the user supplies. It correlates the noise over the messages of a machine.
 
-    The matrix is truncated to the machine's number of messages, then scaled so that its largest column norm is 1.
+    The matrix needs at least as many rows as a machine sends messages. For n messages, its first n rows and columns are
+    used. They are then scaled so that their largest column norm is 1.
 
     Attributes:
         rows: F, lower triangular with column norms at most 1, as a tuple of rows.
@@ -162,9 +165,9 @@ SUM_FACTORS: dict[str, type[SumFactor]] = {"toeplitz": Toeplitz, "optimal": Opti
 def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
     """Return a factor F with nearly the least noise: lower triangular, with columns of norm 1.
 
-    A machine whose messages are the increments s releases F·s + σξ, with independent normals ξ. The noise is measured
-    as `tr(V·(FᵀF)⁻¹)` with V = `workload`. L-BFGS optimises the entries of F, with each column divided by its norm.
-    Every iterate is therefore a valid factor.
+    The messages of a machine are increments s_1, s_2, …. It releases F·s + σξ, with independent normals ξ. The noise of
+    F is measured as `tr(V·(FᵀF)⁻¹)` with V = `workload`. L-BFGS optimises the entries of F, with each column divided by
+    its norm. F is therefore a valid factor after any number of iterations.
 
     Args:
         workload: V, shape [n, n], where n is the number of messages of a machine. V is WᵀW if the method uses W·s.
@@ -197,20 +200,30 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
-    """Return the noise variance of one coordinate of a method's iterates with a factor, summed over rounds.
+    """Return the noise variance of one coordinate of a method's reported iterates with a factor, summed over rounds.
 
-    It is `tr(V·(FᵀF)⁻¹)` for F = `factor` and V = `workload`, as for `optimal_factor`, with `noise_std` = 1.
+    It is `tr(V·(FᵀF)⁻¹)` with F = `factor` and V = `workload`, for `noise_std` = 1.
+
+    Args:
+        workload: V, which says how the method uses the messages; shape [messages, messages].
+        factor: F, which correlates the noise over a machine's messages; shape [messages, messages].
     """
     inverse = inverse_of(factor)
     return float(np.sum(inverse * (workload @ inverse)))
 
 
 def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
-    """Return a lower bound on `noise_of` for all factors with column norms at most 1.
+    """Return a lower bound on the noise of all factors whose column norms are at most 1.
 
-    For V = `workload` and any vector v of positive numbers, `tr((√v·V·√v)^½)²/Σ v_k` is such a bound. It follows from
-    `tr(V·P⁻¹) + Σ v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, where P = FᵀF and therefore P_kk ≤ 1, with the best multiple of v.
-    Here v is the diagonal of P⁻¹·V·P⁻¹ for F = `factor`, which makes the bound tight near the optimum.
+    The noise of a factor F is `tr(V·(FᵀF)⁻¹)` with V = `workload`, a positive semidefinite matrix. For any vector v of
+    positive numbers, `tr((√v·V·√v)^½)²/Σ_k v_k` is a lower bound, with √v as a diagonal matrix. Proof: let P = FᵀF, so
+    that P_kk ≤ 1. Then `tr(V·P⁻¹) + Σ_k v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, and the same holds for every multiple of v. The
+    best multiple gives the bound. Here v is the diagonal of P⁻¹·V·P⁻¹ for F = `factor`. The bound is tight if `factor`
+    is near the optimum.
+
+    Args:
+        workload: V, shape [messages, messages].
+        factor: factor with nearly the least noise, shape [messages, messages].
 
     >>> workload = np.array([[3.0, 1.0], [1.0, 1.0]])
     >>> best = optimal_factor(workload, np.eye(2), 50)
@@ -227,7 +240,11 @@ def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
 
 
 def steps(rounds: int) -> np.ndarray:
-    """Return the map from the aggregates' noise z_1, …, z_T to that in w_2, …, w_{T+1} at step 1; [rounds, rounds]."""
+    """Return the matrix that maps noise in the server's aggregates to noise in its iterates, at step size 1.
+
+    The server takes steps w_{t+1} = w_t − (aggregate of round t). The matrix, of shape [rounds, rounds], is −1 on and
+    below the diagonal: it maps the noise z_1, …, z_T of the aggregates to the noise of w_2, …, w_{T+1}.
+    """
     return -np.tril(np.ones((rounds, rounds)))
 
 
@@ -241,15 +258,16 @@ def anytime(rounds: int) -> np.ndarray:
 
 
 def anytime_workload(schedule: Schedule, shares: np.ndarray, messages: int) -> np.ndarray:
-    """Return a matrix V that measures a factor's noise in the averages that DP-μ²-FL reports; float64.
+    """Return the matrix V that measures a factor's noise in the averages that the method DP-μ²-FL reports.
 
-    V has shape [messages, messages]. The averages of iterates have weights 1, 2, … (anytime averages). All machines use
-    one factor F with columns of norm 1. For a step size and `noise_std` of 1, `tr(V·(FᵀF)⁻¹)` is the noise variance of
-    one coordinate of the averages, summed over rounds.
+    Machines correlate the noise of their messages by one factor F, whose columns have norm 1. The method reports
+    averages of its iterates with weights 1, 2, …. For step size 1 and `noise_std` 1, `tr(V·(FᵀF)⁻¹)` is the noise
+    variance of one coordinate of these averages, summed over rounds. V is float64 of shape [messages, messages].
 
     Args:
-        schedule: the participation schedule as sampled.
-        shares: ratio of each machine's target μ to the largest target, shape [machines].
+        schedule: the participation schedule: which machines send in each round.
+        shares: ratio of each machine's target μ (of Gaussian differential privacy) to the largest target, shape
+            [machines].
         messages: largest number of messages of a machine.
 
     >>> from fedprivjax.plan.participation import Full

@@ -17,7 +17,9 @@ MOST_WEIGHTS = 2**26  # numbers in the matrices of all rounds
 @final
 @dataclass(frozen=True)
 class Matchings:
-    """Random pairs of machines for `Mixing`, sampled again for each round. The two machines of a pair average.
+    """Random pairs of machines for gossip, sampled again for each round. The two machines of a pair average.
+
+    It is an argument of `Mixing`.
 
     Attributes:
         rounds: number of rounds for which pairs are sampled. After them, the pairs repeat.
@@ -39,7 +41,11 @@ class Matchings:
         return f"matchings of {self.rounds} rounds, seed {self.seed}"
 
     def matrices(self, machines: int) -> np.ndarray:
-        """Return the weights of every round, float64 [rounds, machines, machines]."""
+        """Return the averaging weights of every round, float64 [rounds, machines, machines].
+
+        Machine i of a round continues with Σ_j W_ij·x_j, with the round's matrix W and the vectors x_j that machines j
+        send.
+        """
         rng = np.random.default_rng(self.seed)
         orders = (rng.permutation(machines)[: machines // 2 * 2].reshape(-1, 2) for _ in range(self.rounds))
         return np.stack([metropolis(pairs, machines) for pairs in orders])
@@ -63,15 +69,15 @@ class GivenWeights:
 @final
 @dataclass(frozen=True, init=False)
 class Mixing:
-    """Public weights by which machines average with their neighbours in gossip, for each round.
+    """Weights by which machines average with their neighbours in gossip, for each round. They are public.
 
-    Machine i continues with Σ_j W_ij·x_j, where x_j is what machine j sends. Rows and columns of W sum to 1, so that
-    the mean over machines does not change. For a graph, the weights are those of Metropolis and Hastings: neighbours
-    have W_ij = 1/(1 + max(degree_i, degree_j)).
+    Machine i continues with Σ_j W_ij·x_j, where x_j is the vector that machine j sends. Rows and columns of W sum to 1,
+    so that the mean over machines does not change. If W is given as a graph, its weights are those of Metropolis and
+    Hastings: two neighbours i and j have W_ij = 1/(1 + max(degree_i, degree_j)).
 
     Args:
-        *turns: graphs as in `Pairwise`, matrices W, or `Matchings`. Each round uses the next of them, and the first
-            follows the last. A matrix of 0 and 1 counts as a graph.
+        *turns: graphs, matrices W or `Matchings`, for one round after another. After the last of them, the first is
+            used again. A graph is given as for `Pairwise`, such as "ring". A matrix of 0 and 1 counts as a graph.
 
     >>> Mixing("ring").weights(4)[0].round(2).tolist()[0]
     [0.33, 0.33, 0.0, 0.33]
@@ -89,14 +95,17 @@ class Mixing:
 
     @property
     def nodes(self) -> int | None:
-        """Number of machines, or None for any number."""
+        """Number of machines for which the weights are defined, or None if it can be any number."""
         return next((turn.nodes for turn in self.turns if turn.nodes is not None), None)
 
     def weights(self, machines: int) -> np.ndarray:
-        """Return the matrix W of each round until the matrices repeat, float64, shape [period, machines, machines].
+        """Return the weight matrix W of each round, float64 [period, machines, machines].
+
+        After `period` rounds, the matrices repeat.
 
         Raises:
-            Refusal: if the union of the graphs is not connected, or a graph has another number of machines.
+            Refusal: if the graphs of all rounds together do not connect all machines, or a graph is for another number
+                of machines.
         """
         for turn in self.turns:
             if turn.nodes not in (None, machines):

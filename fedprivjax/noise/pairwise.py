@@ -34,18 +34,20 @@ CHUNK_FLOATS = 2**20  # numbers of edges' noise in memory at once
 @final
 @dataclass(frozen=True)
 class Pairwise(Decorated):
-    """Noise that pairs of machines share: one adds it and the other subtracts it.
+    """Noise that pairs of machines share: one machine adds it to its message, and the other subtracts it.
 
-    Each machine also adds noise of its own. The pairs are the edges of a graph. In the sum of all messages, shared
-    noise cancels. It is the setting `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, and `noise_schedule`
-    of `FedAvg`, with trust "none".
+    The pairs are the edges of a graph. In the sum of all messages, shared noise cancels. Each machine also adds
+    independent noise. Pass it as `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, or as `noise_schedule`
+    of `FedAvg`, if the server is not trusted (trust "none").
 
     Source: Allouah et al. 2024 (DECOR).
 
     Attributes:
         graph: "ring", "complete", a `Torus(rows, columns)`, a `RandomRings(rings, seed)`, a symmetric matrix of 0 and 1
-            or a networkx graph with the machines 0 to n − 1. In a file also a table with `kind`, "torus" or "random".
-        shared: standard deviation of the noise of one edge, divided by the standard deviation of a machine's own noise.
+            or a networkx graph with the machines 0 to n − 1. In an experiment file also a table with `kind`, "torus" or
+            "random".
+        shared: standard deviation of the noise of one edge, divided by the standard deviation of a machine's
+            independent noise.
 
     Raises:
         Refusal: if the graph is not one of these, or `shared` is not positive or above 1000.
@@ -69,24 +71,29 @@ class Pairwise(Decorated):
 
     @property
     def nodes(self) -> int | None:
-        """Number of machines of the graph, or None for any number."""
+        """Number of machines of the graph, or None if it can be built for any number."""
         return self.graph.nodes
 
     def covariance(self, own: Any) -> "EdgeCovariance":
-        """Return the covariance of the noise of all messages.
+        """Return the covariance over machines of the noise of one round's messages, in units of `noise_std`².
+
+        The result is a function of the machines of a round, and of a mask of the machines whose noise the adversary
+        does not know.
 
         Args:
-            own: relative standard deviation of each machine's own noise, [machines].
+            own: relative standard deviation of each machine's independent noise, [machines].
         """
         return EdgeCovariance(self, tuple(np.asarray(own, float).tolist()))
 
     def mechanism(self, schedule: Schedule, relative: np.ndarray, divisor: Any, method: str) -> Mechanism:
-        """Return the mechanism that samples the noise in each round's sum of messages, divided by a divisor.
+        """Return the sampler of the noise in each round's sum of messages, divided by a divisor.
 
         Args:
-            relative: relative standard deviation of the own noise in every message, shape [rounds, per_round].
+            schedule: participation schedule: which machines take part in each round.
+            relative: relative standard deviation of the independent noise in every message, shape [rounds, per_round].
             divisor: divisor of each round's sum, one number or shape [rounds].
-            method: "materialised" samples the noise of every edge. Other methods sample only the noise of the sum.
+            method: "materialised" samples the noise of every message. "auto" and "aggregate" sample only the noise of
+                the sum.
         """
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         relative = np.where(schedule.present, relative, 0.0)
@@ -163,11 +170,14 @@ class SumOfPairwise(Fresh):
 
 @struct.dataclass(kw_only=True)
 class PairwiseNoise(PerMachine):
-    """Sampler of the noise of every message: each machine's own, and the noise that it shares with its neighbours.
+    """Sampler of the noise of every message: independent noise, plus the noise that the machine shares with others.
+
+    One of two neighbours in a graph adds their shared noise, the other subtracts it.
 
     Attributes:
         ends: machines at the two ends of each edge of the graph, int32 [edges, 2].
-        shared: standard deviation of the noise of an edge, relative to a machine's own noise.
+        shared: standard deviation of the noise of an edge, divided by the standard deviation of a machine's independent
+            noise.
         machines: number of machines.
     """
 

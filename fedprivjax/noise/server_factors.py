@@ -34,14 +34,16 @@ from fedprivjax.plan.schedule import Schedule
 @final
 @dataclass(frozen=True)
 class AnySchedule(RoundFactor):
-    """Noise of a trusted server for all participation schedules within limits on each machine's rounds.
+    """Noise of a trusted server whose guarantee holds for all participation schedules within two limits.
 
-    A machine takes part in at most `uses` rounds, at least `separation` rounds apart. The noise and ε depend on these
-    limits and the number of rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is
-    refused. The factors "toeplitz" and "optimal" are fitted to the worst schedule within the limits.
+    The limits are that a machine takes part in at most `uses` rounds, and that these are at least `separation` rounds
+    apart. The noise and ε depend on the limits and the number of rounds, but not on the sampled schedule. A sampled
+    schedule that exceeds the limits is refused. The factors "toeplitz" and "optimal" are fitted to the worst schedule
+    within the limits.
 
     Args:
-        factor: matrix that correlates noise over rounds, in any form that `noise_schedule` takes.
+        factor: matrix that correlates the noise over rounds, in any form that the setting `noise_schedule` takes, such
+            as "toeplitz" or `Banded(5)`.
         separation: b, least number of rounds from one round of a machine to its next.
         uses: k, largest number of rounds of a machine. None is the largest possible, ⌈R/b⌉ for R rounds.
 
@@ -191,17 +193,19 @@ KINDS: dict[str, type[Factor]] = {"banded": Banded, "blt": BLT, "any_schedule": 
 
 
 def over_rounds(noise_schedule: Any) -> Any:
-    """Return the noise schedule of a trusted server in a standard form: a name, or a factor object.
+    """Convert a trusted server's setting `noise_schedule` to a standard form: a name, or a factor object.
+
+    A factor is a matrix that correlates the noise over rounds.
 
     Args:
-        noise_schedule: the noise schedule in one of these forms:
+        noise_schedule: the setting in one of these forms:
 
-            * a name;
-            * a factor, such as a `RoundFactor` or `Tree()`;
-            * {"tree": rounds}, for a tree that restarts after so many rounds;
-            * a table with a `kind` in `KINDS` and its settings;
-            * a matrix;
-            * an object with `materialize(n)`, which returns a matrix for n rounds.
+            * a name: "independent", "tree", "toeplitz" or "optimal", which is returned as it is;
+            * a factor object, such as `Banded(5)` or `Tree()`, which is returned as it is;
+            * {"tree": n}, for a tree that restarts after every n rounds;
+            * a table with a `kind` ("banded", "blt" or "any_schedule") and its settings;
+            * a matrix, as a list of rows or an array;
+            * an object with a method `materialize(n)` that returns the matrix for n rounds.
 
     >>> over_rounds([[1.0, 0.0], [0.5, 1.0]])
     GivenFactor(rows=((1.0, 0.0), (0.5, 1.0)))

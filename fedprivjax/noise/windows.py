@@ -16,13 +16,14 @@ MAX_LEVELS = 64  # largest depth of a tree
 
 
 class WindowInputs(NamedTuple):
-    """Per-round inputs of `Windows`, known before the run.
+    """Per-round inputs of the sampler `Windows`, which follow from the participation schedule.
 
     Attributes:
         round: number of the round, from 1; int [rounds].
-        relative: relative standard deviation of the noise, [rounds], or [rounds, per_round] if participants have
-            separate trees.
-        place: index of each participant's trees, int [rounds, per_round], or None if all share one set of trees.
+        relative: relative standard deviation of the noise, [rounds], or [rounds, per_round] if every machine has its
+            own trees.
+        place: for each participant, the index of its trees, int [rounds, per_round]; None if one set of trees serves
+            all machines.
     """
 
     round: Any
@@ -32,11 +33,12 @@ class WindowInputs(NamedTuple):
 
 @struct.dataclass
 class Streamed(Mechanism):
-    """Sampler of independent normals in each round, from which the noise in a momentum is then computed.
+    """Sampler of each round's independent normals, from which the protocol computes a momentum's noise.
 
     Attributes:
-        inputs: inputs of the source mechanism.
-        source: class of the source mechanism: one sample per round for all machines (`Fresh`), or one per machine.
+        inputs: inputs of the class `source`, such as relative standard deviations.
+        source: class that samples the normals: `Fresh` samples one vector per round, `PerMachine` one per machine and
+            round.
     """
 
     inputs: Any
@@ -65,13 +67,15 @@ class Streamed(Mechanism):
 
 @struct.dataclass
 class Windows(Mechanism):
-    """Sampler of the normals that `ReducedTrees` needs in each round.
+    """Sampler of the normals from which `ReducedTrees` computes the noise of a momentum in each round.
 
-    The normals belong to the nodes of binary trees that cover the last N = `epoch` rounds. They are not stored, but
-    computed again from each node's random key. A round samples `2·(2·⌈log₂(N + 1)⌉) + 1` vectors. If the inputs have a
-    `place`, every machine has its own trees, and the aggregate contains the mean of their noise.
+    The normals belong to nodes of binary trees over rounds. A round needs the nodes that cover the last N = `epoch`
+    rounds. They are not stored, but sampled again from each node's random key. A round samples `2·(2·⌈log₂(N + 1)⌉) +
+    1` vectors.
 
     Attributes:
+        inputs: number and relative noise of each round, and the index of each participant's trees. If there is such an
+            index, every machine has its own trees, and the aggregate contains the mean of their noise.
         epoch: N, number of rounds of an epoch.
     """
 
@@ -83,11 +87,21 @@ class Windows(Mechanism):
         return self.message_memory(dimension, key)
 
     def message_memory(self, dimension: int, key):
-        """Return the key from which all nodes' keys are derived."""
+        """Return the random key from which the keys of all tree nodes are derived."""
         return jax.random.fold_in(key, 0)  # rounds are numbered from 1: key 0 is free
 
     def message_noise(self, memory, inputs: WindowInputs, key, dimension: int):
-        """Return each participant's normals, leaves [per_round, ...], or None if all share one set of trees."""
+        """Sample one round: return the memory, unchanged, and the normals of each participant's trees.
+
+        The normals are a `Normals` with leaves of shape [per_round, ...]. They are None if one set of trees serves all
+        machines, because messages then have no noise.
+
+        Args:
+            memory: key from which the keys of all tree nodes are derived.
+            inputs: number of the round, relative noise, and the index of each participant's trees.
+            key: random key of the round.
+            dimension: number of model parameters.
+        """
         if inputs.place is None:
             return memory, None
 

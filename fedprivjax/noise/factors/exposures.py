@@ -92,7 +92,11 @@ def largest(gram: np.ndarray, patterns: Sequence[np.ndarray], most: int) -> list
 
 
 def groups(schedule: Schedule) -> list[Group]:
-    """Return the machines that are scheduled at least once, by number of times."""
+    """Return groups of machines that are scheduled in equally many rounds, without those never scheduled.
+
+    Each `Group` has three parts: the indices of its machines; the distinct sets of rounds in which they are scheduled,
+    int [sets, times], counted from 0; and the index of each machine's set.
+    """
 
     def compute() -> list[Group]:
         found = []

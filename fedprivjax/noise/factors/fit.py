@@ -59,13 +59,18 @@ Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
-    """Return F that nearly minimises `‖A·F⁻¹‖²·max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, float64 [rounds, rounds].
+    """Return a factor F with nearly the least noise in sums over rounds at equal privacy.
 
-    It is scaled to F(1, 1) = 1, never worse than the start, and cached on disk.
+    A trusted server releases F·x + σξ, with the sum x_t of round t and independent normals ξ. The fit minimises the
+    product of two numbers: ‖A·F⁻¹‖² is the noise variance in the running sums A·x, where A has ones on and below the
+    diagonal. `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|` is the largest squared sensitivity of F·x to one machine i, which takes
+    part in rounds t_1, t_2, …. The result, float64 [rounds, rounds], has F(1, 1) = 1. Its product is never larger than
+    that of `start`. It is cached on disk.
 
     Args:
-        start: initial factor.
-        patterns: sets of rounds of machines, int [some, times] each.
+        start: initial F, lower triangular, shape [rounds, rounds].
+        patterns: sets of rounds, from 0, in which machines take part. Each array, int [sets, times], holds the sets of
+            one size.
     """
     return cached_fit(
         "round factors", tuple(patterns), start, lambda: _fit(start, patterns), lambda found: (np.diag(found) > 0).all()
@@ -266,7 +271,14 @@ def inverse_sums(gram: np.ndarray) -> np.ndarray | None:
 
 
 def noise_of(sums: np.ndarray) -> float:
-    """Return the noise tr(AᵀA·X⁻¹), given A·X⁻¹."""
+    """Return the noise of running sums over rounds with a factor F: the trace tr(AᵀA·X⁻¹), for X = FᵀF.
+
+    The factor releases F·x + ξ with independent standard normals ξ, where x_t is the sum of round t. The trace is the
+    variance of one coordinate of the running sums A·x, summed over rounds. A has ones on and below the diagonal.
+
+    Args:
+        sums: A·X⁻¹, shape [rounds, rounds].
+    """
     return float(np.sum(np.tril(sums), dtype=float))
 
 

@@ -47,12 +47,12 @@ INDEPENDENT = "independent"
 
 
 class Path(NamedTuple):
-    """State from which the noise of the next round is computed.
+    """State from which a factor computes the noise of the next round.
 
     Attributes:
         round: number of finished rounds.
-        last: noise of the last round, [d].
-        memory: everything else that the factor stores.
+        last: noise in the momentum or running sum of the last round, shape [d] for d parameters.
+        memory: everything else that the factor stores, such as the noise of earlier rounds.
     """
 
     round: Any
@@ -61,36 +61,40 @@ class Path(NamedTuple):
 
 
 class Correlated(NamedTuple):
-    """Noise that a momentum contains in this round (`now`) and in the round before (`before`), [d] each."""
+    """Noise that a momentum contains in this round (`now`) and contained in the round before (`before`).
+
+    Each is one vector of shape [d], for d parameters.
+    """
 
     now: Any
     before: Any
 
     def fresh(self, alpha: Any) -> Any:
-        """Return the noise to add to this round's gradient times `alpha`, so that the momentum has the noise `now`.
+        """Return the noise to add to `alpha` times this round's gradient, so that the momentum then contains `now`.
 
-        It is `now − (1 − alpha)·before`, because the momentum keeps the fraction 1 − `alpha` of its old noise.
+        It is `now − (1 − alpha)·before`. The new momentum is `alpha` times the gradient plus 1 − `alpha` times the old
+        momentum, which contains the noise `before`.
         """
         return self.now - (1 - alpha) * self.before
 
 
 class Factor:
-    """Base class of factors: matrices that correlate noise over rounds or messages (matrix mechanisms).
+    """Base class of factors: matrices that correlate noise over rounds or messages (matrix mechanism).
 
-    With a factor F, a run releases F·x + σξ. Here x_t is the data-dependent vector of round or message t (an entry), ξ
-    are independent normals, and σ is `noise_std`. Sums and momenta of x are computed from this release. A factor is a
-    frozen dataclass of static settings.
+    With a factor F, a run releases F·x + σξ. Here x_t is the vector that depends on the data in round t, or in a
+    machine's t-th message. ξ are independent standard normals, and σ is `noise_std`. The method computes sums or a
+    momentum of x from this release. A factor is a frozen dataclass of static settings.
 
-    A custom factor of a momentum has a `name` and defines `step`, `squares` and `variances`. It also defines `memory`
-    if it stores more than the noise of the last round. For a custom factor that is given by its matrix, subclass
-    `SumFactor` or `RoundFactor` instead.
+    To define a custom factor for a momentum, set `name` and define `step`, `squares` and `variances`. Define `memory`,
+    too, if the factor stores more than the noise of the last round. To define a custom factor by its matrix, subclass
+    `SumFactor` (over the messages of a machine) or `RoundFactor` (over rounds of a trusted server) instead.
 
     Attributes:
         name: name in error messages.
-        theorem: theorem named in guarantees.
-        most: largest number of rounds for which F is computed as a matrix, so that it fits in memory.
-        instead: noise schedule that error messages suggest for more rounds.
-        of_rounds: True if a trusted server may use the factor, over its rounds.
+        theorem: theorem that guarantees name as their source.
+        most: largest number of rounds for which F is computed as a matrix. More would not fit in memory.
+        instead: noise schedule that the error message suggests if there are more rounds.
+        of_rounds: True if a trusted server may use the factor to correlate the noise of its rounds.
     """
 
     stated: ClassVar[Stated] = Stated(by=("squares", "contributions", "exposures"), free=("variances", "theorem"))
@@ -101,34 +105,49 @@ class Factor:
     of_rounds: ClassVar[bool] = True
 
     def matrix(self, over: Any, workload: Any = None, /) -> np.ndarray:
-        """Return F, float64 [entries, entries], lower triangular without a 0 on its diagonal.
+        """Return the matrix F: lower triangular, with no 0 on its diagonal; float64 [entries, entries].
+
+        The entries are the rounds of a trusted server, or the messages of a machine.
 
         Args:
-            over: the public participation schedule for a factor over rounds, or the number of a machine's messages for
-                a factor over messages.
-            workload: function for factors that are fitted, see `SumFactor.matrix`.
+            over: the participation schedule, without anything secret, for a factor over rounds. The number of a
+                machine's messages for a factor over messages.
+            workload: only for fitted factors over messages: a function from the number of messages to a matrix that
+                measures noise, as in `SumFactor.matrix`.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
 
     # ---- a stream, traced
 
     def memory(self, dimension: int, rounds: int) -> Any:
-        """Return what the factor stores before the first round, in addition to the noise of the last round."""
+        """Return the arrays, before the first round, that `step` stores in addition to the last round's noise.
+
+        The default is (), for a factor that stores only the noise of the last round.
+
+        Args:
+            dimension: number of model parameters.
+            rounds: number of rounds of the run.
+        """
         return ()
 
     def init(self, dimension: int, rounds: int) -> Path:
-        """Return the state from which noise is computed round by round, before the first round."""
+        """Return the state before the first round, from which `step` computes the noise round by round.
+
+        Args:
+            dimension: number of model parameters.
+            rounds: number of rounds of the run.
+        """
         return Path(jnp.zeros((), jnp.int32), jnp.zeros(dimension), self.memory(dimension, rounds))
 
     def step(self, path: Path, normal: jax.Array, alpha: Any, epoch: Any = None) -> Path:
-        """Return the state one round later. Its `last` is the noise in that round's momentum or sum.
+        """Return the state one round later. Its `last` is the noise in that round's momentum or running sum.
 
         The noise is for `noise_std` = 1.
 
         Args:
-            path: state of the round before.
-            normal: standard normals of the round, [d].
-            alpha: α, weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            path: state after the round before.
+            normal: standard normals of the round, shape [d] for d parameters.
+            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
             epoch: number of rounds per epoch, if the factor's noise depends on it.
         """
         raise Undefined(f"{type(self).__name__} must define step(path, normal, alpha, epoch)")
@@ -138,99 +157,130 @@ class Factor:
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         """Return the squared exposure of every record, float64 [records].
 
-        The exposure is the largest norm by which the record changes F·x. A record of weight 1 changes x by 1 in each
-        round that uses it.
+        A record's exposure is the largest L2 norm by which it changes F·x, if it changes x_t by its weight in every
+        round t that uses it. F is the factor's matrix, and x_t the entry of round t.
+
+        Args:
+            uses: which rounds use which record, with which weight.
+            rounds: number of rounds of the run.
+            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            epoch: number of rounds per epoch, if the factor's noise depends on it.
         """
         raise Undefined(f"{type(self).__name__} must define squares(uses, rounds, alpha, epoch)")
 
     def contributions(
         self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
     ) -> np.ndarray:
-        """Return one record's change of each release, divided by the noise of the release; [releases].
+        """Return one record's change of each release, divided by the release's noise; shape [releases].
 
-        The noise is for `noise_std` = 1. Releases that the record does not change are left out. The squares of the
-        result sum to the record's entry of `squares`. A factor may compute it by another algorithm, as a check of
-        `squares`.
+        The noise is for `noise_std` = 1. The result has one number per release that the record changes. Its squares sum
+        to the record's entry of `squares`. A subclass may compute it by another algorithm than `squares`, so that one
+        checks the other.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
             weight: weight of the record in these rounds, shape [uses].
+            rounds: number of rounds of the run.
+            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            epoch: number of rounds per epoch, if the factor's noise depends on it.
         """
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        """Return the noise variance of one coordinate of each round's momentum or sum; float64 [rounds].
+        """Return the noise variance of a coordinate of each round's momentum or running sum; float64 [rounds].
 
         It is for `noise_std` = 1.
+
+        Args:
+            rounds: number of rounds of the run.
+            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            epoch: number of rounds per epoch, if the factor's noise depends on it.
         """
         raise Undefined(f"{type(self).__name__} must define variances(rounds, alpha, epoch)")
 
     # ---- over a trusted server's rounds: x_t is a sum of updates of norm at most 1
 
     def known(self, schedule: Schedule) -> np.ndarray:
-        """Return the matrix F for a schedule, from a cache. F depends only on the public part of the schedule.
+        """Return the matrix F for this schedule, float64 [rounds, rounds]. It is cached.
+
+        F must not reveal who takes part in secret. It is therefore computed from the public part of the schedule only.
 
         Raises:
-            Refusal: if the schedule has more than `most` rounds, or its participation is secret and not
-                `CyclicPoisson`.
+            Refusal: if the schedule has more than `most` rounds, or if its participation is secret and not
+                `CyclicPoisson`, of which the turns of groups are public.
         """
         self.require_room(schedule)
         over = public_rounds(schedule)
         return over.once(("factor over rounds", self), lambda: self.matrix(over))
 
     def require_room(self, schedule: Schedule) -> None:
-        """Raise Refusal if the schedule has more than `most` rounds."""
+        """Raise Refusal if the schedule has more than `most` rounds: the matrix F would not fit in memory."""
         if schedule.size.rounds > self.most:
             most = f"{self.most} for {type(self).__name__}"
             raise Refusal(f"rounds must be at most {most}, got {schedule.size.rounds}. Use {self.instead!r}")
 
     def exposures(self, schedule: Schedule) -> np.ndarray:
-        """Return the largest norm by which each machine changes F·x, float64 [machines].
+        """Return the exposure of each machine; float64 [machines].
 
-        Machines that drop out count as if they had sent.
+        The exposure is the largest L2 norm by which the machine's messages can change F·x. F is the factor's matrix,
+        and x_t the sum of the messages of round t. Each message has norm at most 1. A machine counts in every round in
+        which it is scheduled, even if it drops out.
         """
         machine, when = participations(schedule, schedule.scheduled)
         uses = Uses(when + 1, machine, np.ones(when.size), schedule.machines)
         return np.sqrt(self.squares(uses, schedule.size.rounds, 0.0))
 
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the noise of each release that a machine changes, divided by this change; [releases].
+        """Return the relative noise of each release that one machine changes; shape [releases].
 
-        The noise is for `noise_std` = 1.
+        It is the standard deviation of the release's noise, for `noise_std` = 1, divided by the machine's largest
+        change of the release. The machine's messages have norm at most 1.
+
+        Args:
+            schedule: participation schedule: which machines take part in each round.
+            machine: index of the machine.
         """
         when = rounds_of(schedule, machine) + 1
         return 1 / self.contributions(when, np.ones(when.size), schedule.size.rounds, 0.0)
 
     def mechanism(self, schedule: Schedule) -> Mechanism:
-        """Return the sampler of each round's noise.
+        """Return the sampler of the noise of each round's sum of messages.
 
-        A round's noise is the noise in the sum over all rounds so far, minus the noise in the sum up to the round
+        The server adds up the sums of all rounds. The total after round t must contain the noise that the factor
+        prescribes. The noise of round t is therefore the noise of this total minus the noise of the total one round
         before.
         """
         return StreamOfRounds(self, schedule.size.rounds)
 
     def first_std(self, schedule: Schedule) -> float:
-        """Return the standard deviation of the first round's noise, for `noise_std` = 1."""
+        """Return the standard deviation of the noise in the first round's sum, for `noise_std` = 1."""
         return float(np.sqrt(self.variances(1, 0.0)[0]))
 
     def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:
-        """Return the rule by which the exposures were bounded for all schedules within some limits: (rule, limits).
+        """Return the rule by which the exposures were bounded, and the limits on participation for which they hold.
 
-        The default is `("", {})`: the exposures are computed for the given schedule.
+        The exposures of some factors hold for every schedule in which a machine takes part in few rounds, far apart.
+        Their rule is a text, and their limits are numbers by name, such as {"separation": 5, "uses": 3}. The default is
+        `("", {})`, for exposures that were computed for the given schedule only.
         """
         return "", {}
 
     def check(self, schedule: Schedule, dimension: int) -> None:
-        """Raise Refusal if the factor cannot be used with a schedule, or its noise does not fit in memory."""
+        """Raise Refusal if the factor cannot be used with this schedule, or its noise does not fit in memory.
+
+        Args:
+            schedule: participation schedule: which machines take part in each round.
+            dimension: number of model parameters.
+        """
         if public_rounds(schedule) is not schedule:
             column_norm(self, schedule)
 
 
 @dataclass(frozen=True)
 class Independent(Factor):
-    """Independent noise on every round's gradient, which the momentum accumulates.
+    """Factor of uncorrelated noise: every round's gradient has independent noise, which momentum sums up.
 
-    As a factor, F is the identity matrix.
+    Its matrix F is the identity.
 
     >>> uses = Uses(np.array([1, 3]), np.array([0, 0]), np.ones(2), 1)
     >>> Independent().squares(uses, rounds=4, alpha=0.5).tolist()

@@ -28,7 +28,18 @@ MIXED = (0.0, *(2.0**k for k in range(-10, 1)))  # parts of the diagonal in V, s
 
 
 def excess(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
-    """Return a bound on the noise of F relative to the least one, less 1; inf if no bound is found."""
+    """Return a bound on the noise of a factor above the least possible noise, relative to the latter.
+
+    For example, 0.01 means at most 1% more noise than the best factor.
+    A factor F releases F·x + σξ, with the sum x_t of round t and independent normals ξ. Its noise is the variance in
+    the running sums of x, summed over rounds, at equal privacy of the least private machine. It is compared with a
+    lower bound for all factors. The result is inf if no such bound is found.
+
+    Args:
+        factor: F, lower triangular, shape [rounds, rounds].
+        patterns: sets of rounds, from 0, in which machines take part. Each array, int [sets, times], holds the sets of
+            one size.
+    """
     least = least_noise(factor, largest(factor.T @ factor, patterns, MACHINES))
     return loss_of(factor, patterns) / least - 1 if least > 0 else inf
 

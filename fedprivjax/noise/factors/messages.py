@@ -32,12 +32,16 @@ WAYS = {
 
 @dataclass(frozen=True, eq=False)
 class CorrelatedSums:
-    """Noise in the running sums of all machines' messages, correlated over each machine's messages by a factor F.
+    """Noise of the machines, if each one correlates the noise of its messages by the same factor F.
+
+    A machine sends increments s_1, s_2, …, and the server adds up the increments of all machines. The machine releases
+    F·s + σξ, with independent normals ξ and its own σ. This class computes the noise in the server's running sums, and
+    the machines' exposures.
 
     Attributes:
-        factor: F for the largest number of messages of a machine, float64 [messages, messages]. A machine that sends
-            increments s releases F·s + σξ, with independent normals ξ.
-        schedule: the participation schedule.
+        factor: F for the largest number of messages of a machine, float64 [messages, messages]. A machine with fewer
+            messages uses its first rows and columns.
+        schedule: the participation schedule: which machines take part in each round.
         shares: ratio of each machine's target μ (of Gaussian differential privacy) to the largest target, shape
             [machines].
     """
@@ -81,9 +85,12 @@ class CorrelatedSums:
         return np.where(sends, self._norms[self.schedule.total] / self.scale, 0.0)
 
     def releases(self, machine: int) -> np.ndarray:
-        """Return the relative noise of each release that the machine's most exposed record changes; [releases].
+        """Return the relative noise of each release that the machine's most exposed record changes; shape [releases].
 
-        Releases are the entries of F·s + ξ.
+        The machine sends increments s, and a record changes one of them. The releases are the entries of F·s + σξ, with
+        the factor F and independent normals ξ. The relative noise of an entry is its standard deviation divided by its
+        change, for `noise_std` = 1 and a change of s by norm 1. The most exposed record is that of the increment whose
+        column of F has the largest norm.
         """
         messages = int(self.schedule.total[machine])
         cut = self.factor[:messages, :messages]
@@ -114,7 +121,12 @@ class CorrelatedSums:
             ) from None
 
     def mechanism(self, method: str = "auto") -> Mechanism:
-        """Return the mechanism that samples the noise."""
+        """Return the sampler of the noise in the server's running sums.
+
+        Args:
+            method: "covariance" samples one vector per round, correlated over rounds. "materialised" samples the noise
+                of every message. "auto" is "covariance".
+        """
         require_choice("noise method", method, WAYS)
         return self._written() if method == "materialised" else Triangular(self.rows.astype(np.float32))
 

@@ -30,11 +30,11 @@ log = logging.getLogger("fedprivjax")
 
 @dataclass(frozen=True)
 class RoundFactor(Factor):
-    """Base class of factors F over the rounds of a trusted server, given by their `matrix(schedule)`.
+    """Base class of matrices F that correlate a trusted server's noise over its rounds.
 
-    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. A factor is a
-    frozen dataclass of static settings. F may be scaled freely, because exposures and noise scale alike. The package's
-    own factors have F(1, 1) = 1, so that the first round has noise σ.
+    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. A subclass is
+    a frozen dataclass of static settings that defines `matrix(schedule)`. The scale of F does not matter: twice the
+    matrix has twice the sensitivity, and so gets twice the σ for the same privacy.
     """
 
     stated: ClassVar[Stated] = Stated(
@@ -49,10 +49,16 @@ class RoundFactor(Factor):
         return exposures(factor.T @ factor, schedule)
 
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the noise of each entry of F·x that a machine changes, divided by the change; [releases].
+        """Return the relative noise of each release that one machine changes; shape [releases].
 
-        The noise is for `noise_std` = 1, and the machine's messages have norm 1. If FᵀF has negative entries, the
-        result is a single release that leaks at least as much as all entries together.
+        The releases are the entries of F·x + ξ, where x_t is the sum of messages in round t. The relative noise of an
+        entry is its standard deviation, for `noise_std` = 1, divided by its change if the machine's messages have norm
+        1. If FᵀF has negative entries, the machine could change the entries in several ways. The result is then a
+        single number: the relative noise of one release that leaks at least as much as all entries together.
+
+        Args:
+            schedule: participation schedule: which machines take part in each round.
+            machine: index of the machine.
         """
         factor, when = self.known(schedule), rounds_of(schedule, machine)
         columns = factor[:, when]
@@ -134,15 +140,15 @@ class OptimalFactor(RoundFactor):
 class Banded(RoundFactor):
     """Noise of a trusted server that is correlated over `bands` successive rounds, by a banded Toeplitz matrix F.
 
-    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. The columns of
-    F have norm at most 1. If a machine takes part at least `bands` rounds apart, each of its rounds spends as much
-    privacy as one release with noise `noise_std`. F depends only on the number of rounds, and is optimised for little
-    noise in the sums over rounds.
+    The server releases F·x + σξ, where x_t is the sum of messages in round t, ξ are independent normals and σ is
+    `noise_std`. F depends only on the number of rounds. It is optimised for little noise in the running sums of x. If a
+    machine's rounds are at least `bands` apart, its k rounds together lose at most as much privacy as k releases with
+    independent noise of standard deviation σ.
 
     Source: Choquette-Choo et al. 2023.
 
     Args:
-        bands: number of bands, including the diagonal.
+        bands: number of diagonals of F that are not 0, with the main diagonal; 1 is independent noise.
 
     >>> np.round(Banded(2).matrix(3), 3).tolist()
     [[0.936, 0.0, 0.0], [0.352, 0.936, 0.0], [0.0, 0.352, 0.936]]
@@ -166,14 +172,14 @@ class Banded(RoundFactor):
 @final
 @dataclass(frozen=True)
 class BLT(RoundFactor):
-    """Noise of a trusted server by a buffered linear Toeplitz matrix F, with one vector of memory per buffer.
+    """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F. Each buffer stores one vector.
 
     The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. Buffer i has
     the decay θ_i and the scale s_i. Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the
-    diagonal down. The parameters are those of jax_privacy's `BufferedToeplitz`, which `buffered_toeplitz.optimize` fits
-    to a number of rounds.
+    diagonal down. The parameters are those of jax_privacy's `BufferedToeplitz`. Its function
+    `buffered_toeplitz.optimize` fits them to a number of rounds.
 
-    Source: Dvijotham et al. 2024; several uses: McMahan, Xu & Zhang 2024.
+    Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 
     Args:
         decay: θ, decay of each buffer, from 0 to 1; `buf_decay` of jax_privacy.
@@ -206,7 +212,7 @@ class BLT(RoundFactor):
         return toeplitz(np.append(1.0, powers @ np.asarray(self.scale)))
 
     def memory(self, dimension: int, rounds: int):
-        """Return the buffers before the first round, zero; shape [buffers, d]."""
+        """Return the buffers before the first round, all zero; shape [buffers, dimension]."""
         return jnp.zeros((len(self.decay), dimension))
 
     def step(self, path: Path, normal, alpha, epoch=None) -> Path:

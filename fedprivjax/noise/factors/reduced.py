@@ -35,10 +35,18 @@ ALLOCATIONS = {
 
 
 class Groups(NamedTuple):
-    """One number for each group of nodes that have equal noise, in the three trees of `ReducedTrees`.
+    """One number for each group of tree nodes that have equal noise, in the mechanism `ReducedTrees`.
 
-    The trees of anchors and of differences have two groups each: nodes that end in the first two epochs, and later
-    nodes. All nodes of the tree of residuals are one group.
+    `ReducedTrees` has three binary trees over rounds: of gradients at each epoch's first iterate (its anchor), of
+    differences between successive anchors' gradients, and of residuals, the differences between the current gradient
+    and the anchor's.
+
+    Attributes:
+        anchors: nodes of the first tree that end in the first two epochs.
+        later_anchors: all later nodes of the first tree.
+        differences: nodes of the second tree that end in the first two epochs.
+        later_differences: all later nodes of the second tree.
+        residuals: all nodes of the third tree.
     """
 
     anchors: Any
@@ -49,14 +57,18 @@ class Groups(NamedTuple):
 
 
 class Normals(NamedTuple):
-    """Standard normals from which a round's noise of `ReducedTrees` is computed.
+    """Normal vectors from which the mechanism `ReducedTrees` computes the noise of one round.
+
+    The mechanism sums gradients in binary trees over rounds, and every node of a tree has its own noise. A round uses
+    the nodes that together cover the last N rounds (one epoch), in a tree of gradients at each epoch's first iterate
+    (anchors) and a tree of their differences. It also uses one node of a third tree (residuals).
 
     Attributes:
-        nodes: normals of the nodes that cover the last N rounds (an epoch), in the trees of anchors and of differences;
-            0 in empty slots, [2, slots, d].
-        age: number of rounds since each node's last round, int [slots].
+        nodes: normals of the nodes that cover the last epoch, in the first two trees; shape [2, slots, d] for d
+            parameters. There are at most `slots` such nodes. Unused slots are 0.
+        age: number of rounds since the last round of each node, int [slots].
         later: True for nodes that end after round 2N, bool [slots].
-        residual: normals of the newest node in the tree of residuals, [d].
+        residual: normals of the node of residuals that ends in this round, [d].
     """
 
     nodes: Any
@@ -66,15 +78,15 @@ class Normals(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """State from which `ReducedTrees` computes its noise round by round.
+    """State from which the mechanism `ReducedTrees` computes its noise round by round.
 
-    An epoch has N rounds. H_t is the noise of the momentum in round t, without the noise of the tree of residuals. B_t
-    is the part of H_t from the nodes that cover the last N rounds.
+    The mechanism has three binary trees over rounds: of anchors, differences and residuals. H_t is the noise of the
+    momentum in round t from the first two trees. B_t is the part of H_t from nodes within the last epoch, of N rounds.
 
     Attributes:
-        last: noise of the last round, [d].
-        rows: H_t and B_t of the latest round t at every position in an epoch, [N, 2, d].
-        newest: H and B of the last round, not yet written to `rows`, [2, d].
+        last: noise of the momentum in the last round, from all three trees; shape [d] for d parameters.
+        rows: H_t and B_t of the N rounds before the last one, shape [N, 2, d]. Round t is in row t mod N.
+        newest: H_t and B_t of the last round, which are not yet in `rows`; shape [2, d].
         residual: state of the tree of residuals.
     """
 
@@ -86,14 +98,21 @@ class Rings(NamedTuple):
 
 @dataclass(frozen=True)
 class ReducedTrees:
-    """Noise of a momentum from three binary trees (Tran & Cutkosky 2022, Algorithm 2).
+    """Noise of a momentum from three binary trees over rounds (Tran & Cutkosky 2022, Algorithm 2).
 
-    All epochs have `epoch` rounds, which use the same records in the same order. The first iterate of an epoch is its
-    anchor. There is one tree for sums of each of these:
+    An epoch has `epoch` rounds, and all epochs use the same records in the same order. The first iterate of an epoch is
+    its anchor. Every node of a tree holds a discounted sum over its rounds, and has its own noise. There is one tree
+    for each of these vectors:
 
-    * anchors: gradients at the anchor;
-    * differences: gradients at the anchor minus gradients at the previous anchor;
-    * residuals: gradients at the current iterate minus gradients at the anchor.
+    * anchors: gradients at the epoch's anchor;
+    * differences: gradients at the epoch's anchor minus gradients at the previous epoch's anchor;
+    * residuals: gradients at the current iterate minus gradients at the epoch's anchor.
+
+    Nodes with equal noise form five groups: the nodes of the first and of the second tree that end in the first two
+    epochs, the later nodes of each, and all nodes of the third tree.
+
+    Attributes:
+        epoch: number of rounds of an epoch.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
@@ -103,19 +122,25 @@ class ReducedTrees:
     epoch: int
 
     def init(self, dimension: int, rounds: int) -> Rings:
-        """Return the state before the first round."""
+        """Return the state before the first round, from which `step` computes the noise round by round.
+
+        Args:
+            dimension: number of model parameters.
+            rounds: number of rounds of the run.
+        """
         rows, newest = jnp.zeros((self.epoch, 2, dimension)), jnp.zeros((2, dimension))
         return Rings(jnp.zeros(dimension), rows, newest, Tree().init(dimension, rounds))
 
     def step(self, rings: Rings, drawn: Normals, alpha: Any, reset_rate: Any, stds: Groups) -> Rings:
-        """Return the state one round later. Its `last` is that round's noise.
+        """Return the state one round later. Its `last` is the noise in that round's momentum.
 
         Args:
-            drawn: normals of the round, with standard deviation 1.
+            rings: state after the round before.
+            drawn: standard normals of the nodes that the round uses.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: weight in [0, 1] of whole gradients at a new anchor, against gradients at the previous anchor
-                plus differences.
-            stds: standard deviation of each group's nodes.
+            reset_rate: γ in [0, 1]. From round 2·`epoch` on, a round's noise has the nodes of anchors with weight γ.
+                The weight 1 − γ is that of the noise of one epoch before plus the nodes of differences.
+            stds: standard deviation of the noise of each group's nodes.
         """
         residual = Tree().step(rings.residual, drawn.residual, alpha)
         round, size = residual.round, self.epoch
@@ -129,17 +154,21 @@ class ReducedTrees:
         return Rings(sums + stds.residuals * residual.last, rows, jnp.stack([sums, block]), residual)
 
     def squares(self, uses: Uses, rounds: int, alpha: float, reset_rate: float, drift: float) -> np.ndarray:
-        """Return how much every record changes the nodes of each group, squared; float64 [records, groups].
+        """Return the squared sensitivity of each group of nodes to every record; float64 [records, groups].
 
-        The changes are relative to noise of standard deviation 1 in every node, and their squares are summed over
-        nodes. Only nodes in the window of some round are counted, since no others are released.
+        It is the squared change of a node by the record, summed over the nodes of a group. Changes are measured in
+        units of the largest contribution of a record of weight 1 to one gradient. Only nodes that some round uses are
+        counted, since no others are released.
 
         Args:
-            uses: uses of the records. A record of weight 1 contributes 1 to the anchors' leaf of a round that uses it.
-            alpha, reset_rate: as in `step`.
-            drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm. It bounds a record's
-                contribution to the difference of two gradients one step apart, divided by the largest contribution to
-                one gradient. At k steps the bound is min(k·drift, 2).
+            uses: which rounds use which record, with which weight.
+            rounds: number of rounds of the run.
+            alpha: weight of a gradient in the momentum, in (0, 1].
+            reset_rate: weight in [0, 1] of the nodes of anchors from round 2·`epoch` on, against the noise of one epoch
+                before plus the nodes of differences.
+            drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm. A record's contribution to
+                the difference of two gradients k steps apart is at most min(k·drift, 2) times its largest contribution
+                to one gradient.
         """
         squares = np.zeros((uses.records, len(Groups._fields)))
         for level in range(self.epoch.bit_length()):
@@ -169,9 +198,21 @@ class ReducedTrees:
         drift: float,
         stds: Groups,
     ) -> np.ndarray:
-        """Return one record's contribution to each node that it changes, divided by the node's noise; [nodes].
+        """Return one record's change of each tree node, divided by the node's noise; shape [nodes].
 
-        The nodes are enumerated one by one from the windows of all rounds, independently of `squares`.
+        The noise is given by its standard deviation. The result has one number per node that the record changes. The
+        nodes are enumerated one by one from the rounds that use them. `squares` uses another algorithm, so that one
+        checks the other.
+
+        Args:
+            used: rounds that use the record, from 1; shape [uses].
+            weight: weight of the record in these rounds, shape [uses].
+            rounds: number of rounds of the run.
+            alpha: weight of a gradient in the momentum, in (0, 1].
+            reset_rate: weight in [0, 1] of the nodes of anchors from round 2·`epoch` on, against the noise of one epoch
+                before plus the nodes of differences.
+            drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm.
+            stds: standard deviation of the noise of each group's nodes.
         """
         level, index, filled = window(np.arange(1, rounds + 1), self.epoch)
         end = np.where(filled, (index + 1) << level, 0)
@@ -189,10 +230,18 @@ class ReducedTrees:
         return np.append([part for part in found if part], residual)
 
     def touched(self, node: np.ndarray, level: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return masks of a level's nodes that are in some round's window, for the trees of anchors and of differences.
+        """Return which nodes of one tree level some round uses, in the trees of anchors and of differences.
 
-        A round's window is the nodes that cover the last epoch. A node is in the window from its end until its first
-        round leaves, except while its parent is in the window.
+        A round t uses the fewest nodes that together cover the last epoch, up to round t. Other nodes are never
+        released.
+
+        Args:
+            node: indices of nodes. Node i of level k covers the rounds i·2^k + 1 to (i + 1)·2^k.
+            level: k, level of the nodes.
+            rounds: number of rounds of the run.
+
+        Returns:
+            Two masks of the shape of `node`, for the tree of anchors and for the tree of differences.
         """
         size = 1 << level
         first, last = node * size + 1, (node + 1) * size
@@ -205,13 +254,23 @@ class ReducedTrees:
         return anchors | early, np.maximum(begins, 2 * self.epoch) <= ends
 
     def released(self, reset_rate: float) -> np.ndarray:
-        """Return a mask of the groups whose nodes are used in some release, bool [groups]."""
+        """Return True for each of the five groups of nodes that is used in some release; bool [5].
+
+        With `reset_rate` 1, the nodes of differences are never used. With `reset_rate` 0, the nodes of anchors are used
+        only in the first two epochs.
+        """
         return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
 
     def variances(self, rounds: int, alpha: float, reset_rate: float) -> np.ndarray:
-        """Return each group's part of the noise variance of one coordinate in every round, float64 [rounds, groups].
+        """Return each node group's part of the momentum's noise variance in every round; float64 [rounds, groups].
 
-        It is for nodes with noise of standard deviation 1.
+        It is the variance of one coordinate, if all nodes have noise of standard deviation 1. Variances of groups add
+        up.
+
+        Args:
+            rounds: number of rounds of the run.
+            alpha: weight of a gradient in the momentum, in (0, 1].
+            reset_rate: weight in [0, 1] of the nodes of anchors, from round 2·`epoch` on.
         """
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)
@@ -270,15 +329,17 @@ def empty(round: Any, epoch: int) -> Any:
 
 
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
-    """Return the standard deviations of the nodes' noise, one per group, with the least noise at a fixed privacy loss.
+    """Return the standard deviations of tree nodes' noise with the least total noise at a fixed privacy loss.
 
-    For standard deviations τ_k of the groups k, the momentum has the noise variance `Σ A_k·τ_k²`, and the privacy loss
-    is `Σ B_k/τ_k²`. Here A_k is the mean of `variances` over rounds, and B_k the largest of `squares` over records. The
-    variance is least for `τ_k² ∝ √(B_k/A_k)`. A group that contains no record has no noise.
+    Nodes are in five groups k, whose noise has standard deviation τ_k. The momentum has the noise variance `Σ_k
+    A_k·τ_k²`, and the privacy loss is `Σ_k B_k/τ_k²`. Here A_k is the mean of `variances` over rounds, and B_k the
+    largest of `squares` over records. The variance is least for `τ_k² ∝ √(B_k/A_k)`. The result is scaled to 1 for the
+    first group. A group that no record changes has no noise.
 
     Args:
-        squares: squared norm by which every record changes the nodes of each group, shape [records, groups].
-        variances: noise variance of each round's momentum from nodes of standard deviation 1, shape [rounds, groups].
+        squares: squared sensitivity of each group of nodes to every record, shape [records, groups].
+        variances: noise variance of each round's momentum if all nodes have noise of standard deviation 1, shape
+            [rounds, groups].
 
     >>> optimal_stds(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
     Groups(anchors=1.0, later_anchors=0.5, differences=0.0, later_differences=0.0, residuals=0.0)
@@ -290,14 +351,14 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
 
 
 def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
-    """Return μ² of every record, with the parameter μ of Gaussian differential privacy; [records].
+    """Return μ² of every record, with the parameter μ of Gaussian differential privacy; shape [records].
 
-    It is `Σ_k B_k/τ_k²` over the groups k, with B = `squares` of the record and τ = `stds`. It is inf if a group that
-    contains the record has no noise.
+    It is `Σ_k B_k/τ_k²` over the five groups k of tree nodes with equal noise, with B = `squares` of the record and τ =
+    `stds`. It is inf if the record changes a group that has no noise.
 
     Args:
-        squares: B, squared norm by which every record changes the nodes of each group, shape [records, groups].
-        stds: τ, standard deviation of the nodes' noise of each group.
+        squares: B, squared sensitivity of each group of nodes to every record, shape [records, groups].
+        stds: τ, standard deviation of the noise of each group's nodes.
 
     >>> total_squares(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()
     [1.0, inf]
@@ -307,13 +368,15 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 
 
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
-    """Return the paper's standard deviations of the nodes' noise, one per group, relative to the first.
+    """Return Tran & Cutkosky's standard deviations of the noise of tree nodes, relative to the first.
 
-    They are `√V·δ`, for epochs of N rounds, T rounds in all, step length η, smoothness L and Lipschitz constant G:
+    Nodes of the trees are in five groups with equal noise. The standard deviation of a group is `√V·δ`, for epochs of N
+    rounds, T rounds in all, step length η, smoothness L and Lipschitz constant G:
 
-    * V counts the nodes that contain a record. For nodes that end by round 2N it is a number `V_<`. For later nodes and
-      for all residuals it is `V_> = 4T/(3N)·V_<`.
-    * δ bounds the sensitivity of a node. It is 4G for anchors and 2ηNL for other nodes.
+    * V is the number of nodes that contain one record. It is a number `V_<` for nodes that end by round 2N, the first
+      two epochs. For later nodes and for all residuals it is `V_> = 4T/(3N)·V_<`.
+    * δ bounds the sensitivity of a node. It is 4G for nodes of anchors (gradients at an epoch's first iterate), and
+      2ηNL for nodes of differences of gradients.
 
     Args:
         epoch: N, number of rounds of an epoch.

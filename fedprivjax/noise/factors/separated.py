@@ -38,11 +38,12 @@ class SeparatedExposure(NamedTuple):
 
 
 def separated_exposure(factor: np.ndarray, separation: int, uses: int) -> SeparatedExposure:
-    """Return the largest norm by which one machine can change the sums that a factor correlates, or an upper bound.
+    """Return the largest L2 norm by which one machine can change F·x, or an upper bound on it, and the rule used.
 
-    The result also names the rule by which the norm was computed. The norm is of the change of F·x, with F = `factor`
-    and x_t the sum of messages in round t. The machine takes part in at most `uses` rounds, at least `separation`
-    rounds apart, with a message of norm 1.
+    F is `factor`, and x_t is the sum of messages in round t of a trusted server. The machine sends messages of norm at
+    most 1 in at most `uses` rounds, any two of which are at least `separation` rounds apart. The norm is therefore that
+    of the worst such set of rounds. The result has the norm as `value`, and the text `rule`, which says how it was
+    computed and whether it is exact.
 
     >>> separated_exposure(np.eye(6), separation=1, uses=4).value
     2.0
@@ -81,7 +82,15 @@ def _envelope(factor: np.ndarray) -> np.ndarray:
 
 
 def turns(rounds: int, separation: int, uses: int) -> Schedule:
-    """Return the public schedule of one machine a round that returns after `separation` rounds, `uses` times in all.
+    """Return a public schedule in which `separation` machines take turns, one machine a round.
+
+    A machine therefore takes part again after `separation` rounds, `uses` times in all. Then another machine takes its
+    place.
+
+    Args:
+        rounds: number of rounds.
+        separation: number of rounds from one round of a machine to its next.
+        uses: number of rounds of a machine.
 
     >>> turns(5, separation=2, uses=2).participants.ravel().tolist()
     [0, 1, 0, 1, 2]

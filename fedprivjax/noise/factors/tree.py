@@ -36,9 +36,10 @@ NODES = {
 
 
 def compose(first: int, last: int) -> list[tuple[int, int]]:
-    """Return the fewest nodes of a binary tree that together cover the rounds `first` to `last` once, in order.
+    """Return the smallest set of nodes of a binary tree that together cover the rounds `first` to `last` once.
 
-    A node is the pair of its first and last round, c·2^k + 1 and (c+1)·2^k for integers c and k.
+    A node is the pair of its first and last round. These are c·2^k + 1 and (c + 1)·2^k, for integers c and k ≥ 0. The
+    nodes are in the order of their rounds.
 
     >>> compose(1, 7), compose(4, 9)
     ([(1, 4), (5, 6), (7, 7)], [(4, 4), (5, 8), (9, 9)])
@@ -49,13 +50,19 @@ def compose(first: int, last: int) -> list[tuple[int, int]]:
 
 
 def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
-    """Return the nodes of a binary tree that cover the last `epoch` rounds, or all rounds if there are fewer.
+    """Return the smallest set of binary tree nodes that together cover the last `epoch` rounds, up to `round`.
 
-    It is `compose` for the rounds up to `round`, as arrays of fixed size.
+    If there are fewer rounds, the nodes cover all of them. The nodes are those of `compose`, as arrays of fixed size
+    that may have empty slots, so that JAX can trace the function.
+
+    Args:
+        round: number of the newest round, from 1, or an array of such numbers.
+        epoch: number of rounds to cover.
+        numbers: module of the arrays, numpy or jax.numpy.
 
     Returns:
-        `level`, int [slots], and `index`, int [..., slots]: a node holds the rounds from index·2^level + 1 to (index +
-        1)·2^level. Also a mask, bool [..., slots], of the slots that hold a node.
+        Three arrays: `level`, int [slots]; `index`, int [..., slots]; and a mask, bool [..., slots], True for slots
+        that hold a node. The node in a slot has the rounds from index·2^level + 1 to (index + 1)·2^level.
 
     >>> level, index, filled = window(9, 6)
     >>> [(i * 2**k + 1, (i + 1) * 2**k) for k, i in zip(level[filled].tolist(), index[filled].tolist())]
@@ -78,16 +85,17 @@ def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, 
 
 @dataclass(frozen=True)
 class Tree(Factor):
-    """Noise by a binary tree over rounds: each node, the sum of its rounds, has noise of its own.
+    """Noise from a binary tree over rounds: each node, the sum of its rounds, has its own noise.
 
-    A sum over the first t rounds needs one node for each set bit of t. For the noise of a trusted server, the tree
-    stores the fewest vectors of all factors. Sums over rounds have less noise than with independent noise only if
-    machines seldom take part. Take 100 of 1000 machines in each of 100 rounds, at equal privacy. The sums have 1.35
-    times the variance of independent noise if the machines are chosen uniformly, and 0.67 times if they take turns.
+    A sum over the first t rounds adds few nodes: one for each set bit of t. It stores few vectors of noise, about log₂
+    of the number of rounds. At equal privacy, sums over rounds have less noise than with independent noise only if a
+    machine takes part seldom. For example, let 100 of 1000 machines take part in each of 100 rounds. If they are chosen
+    uniformly, sums have 1.35 times the variance of independent noise. If they take turns, it is 0.67 times.
 
     Attributes:
         nodes: how noise is distributed over the nodes, a name in `NODES`.
-        restart: number of rounds of each tree, or None for one tree. The noise of a finished tree stays in later sums.
+        restart: number of rounds of each tree: a new tree begins after them, and the noise of the finished tree stays
+            in later sums. None is one tree for all rounds.
 
     >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
     >>> Tree().squares(uses, rounds=4, alpha=1.0).tolist()  # leaf 1 only: the momentum forgets older gradients
@@ -117,18 +125,24 @@ class Tree(Factor):
         return min(rounds, self.restart or rounds)
 
     def matrix(self, over, workload=None, /) -> np.ndarray:
-        """Return F for sums over rounds: row t sums the last b entries, with b the lowest set bit of t.
+        """Return the tree's matrix F for sums over rounds: row t sums the rounds of the node that ends at t.
 
-        Rounds t are counted from the first round of their tree.
+        The node covers the b rounds up to t, where b is the lowest set bit of t. For t = 6 it covers rounds 5 and 6.
+        Rounds are counted from the first round of each tree.
+
+        Args:
+            over: the participation schedule, or the number of rounds.
+            workload: not used.
         """
         t = np.arange(1, entries(over) + 1)
         local = (t - 1) % self._length(t.size) + 1
         return ((t > (t - (local & -local))[:, None]) & (t <= t[:, None])).astype(float)
 
     def memory(self, dimension: int, rounds: int) -> jax.Array:
-        """Return the stored noise vectors before the first round, zero; shape [vectors, d].
+        """Return the stored noise before the first round: zero vectors of shape [vectors, dimension].
 
-        Vector 0 is for round 0. Vector k + 1 is for rounds whose lowest set bit is 2^k.
+        Vector 0 holds the noise before the first round of a tree. Vector k + 1 holds the noise after the latest round
+        whose lowest set bit is 2^k.
         """
         return jnp.zeros((self._length(rounds).bit_length() + 1, dimension))
 
@@ -160,9 +174,17 @@ class Tree(Factor):
         return squares
 
     def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
-        """Return one record's change of each node, divided by the node's noise; [nodes].
+        """Return one record's change of each tree node, divided by the node's noise; shape [nodes].
 
-        The nodes are enumerated by `compose(1, t)` for every round t of a tree, independently of `squares`.
+        The noise is given by its standard deviation. The result has one number per node that contains a use of the
+        record. The nodes are enumerated round by round. `squares` uses another algorithm, so that one checks the other.
+
+        Args:
+            used: rounds that use the record, from 1; shape [uses].
+            weight: weight of the record in these rounds, shape [uses].
+            rounds: number of rounds of the run.
+            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            epoch: number of rounds per epoch, if the nodes' noise depends on it.
         """
         newest = np.arange(1, rounds + 1)
         local = (newest - 1) % self._length(rounds) + 1
