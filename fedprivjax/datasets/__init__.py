@@ -61,7 +61,14 @@ __all__ = [
 
 
 class DatasetInfo(NamedTuple):
-    """Entry of `DATASETS`: loader, one line of help, and the source of records (empty for synthetic ones)."""
+    """A dataset that `datasets.load` finds by name: an entry of the dictionary `DATASETS`.
+
+    Attributes:
+        loader: function that returns the dataset.
+        help: one line of text for lists of datasets.
+        records_of: name of the real data from which the records come, or empty for synthetic data. Datasets with the
+            same name here may share records. It is "files" for files of the user.
+    """
 
     loader: Callable[..., Dataset | Stream]
     help: str
@@ -95,7 +102,14 @@ DATASETS = {name: DatasetInfo(*entry) for name, entry in ENTRIES.items()}
 
 
 def load(name: str, **options: Any) -> Any:
-    """Load a dataset by name, with options for its loader.
+    """Load one of the package's datasets by its name.
+
+    Args:
+        name: a key of `DATASETS`, such as "digits".
+        options: keyword arguments of the dataset's function, such as `trial=1`.
+
+    Returns:
+        A `Dataset`, or a `Stream` if examples are computed on demand.
 
     Raises:
         Refusal: if the name or an option is unknown, or an option is missing.
@@ -117,9 +131,10 @@ def may_share(
 ) -> bool:
     """Return True if two datasets, given by their names in experiment files, may share records.
 
-    Custom tables and functions may share records with any real dataset. A synthetic dataset shares no records with real
-    data. Two synthetic datasets may share records only if `seed` and `trial` are equal, since then they use the same
-    random numbers.
+    The answer is for a check that two datasets are disjoint, so it is True in case of doubt. A name that the package
+    does not know, such as the path of a table, may share records with any real dataset. A synthetic dataset shares no
+    records with real data. Two synthetic datasets may share records only if `seed` and `trial` are equal, since then
+    they use the same random numbers.
 
     Args:
         name: name of the first dataset.
@@ -151,13 +166,25 @@ def _other_draw(options: Mapping[str, Any], other_options: Mapping[str, Any]) ->
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise Refusal if a dataset or one of its options does not exist, or if a numeric option is not a number."""
+    """Raise Refusal if the options of a dataset of the package are invalid.
+
+    They are invalid if there is no dataset of this name, if its function takes no such option, or if the value of a
+    numeric option is not a number.
+
+    Args:
+        name: a key of `DATASETS`.
+        options: values by name.
+    """
     require_choice("dataset", name, DATASETS)
     _check_known(name, inspect.signature(DATASETS[name].loader).parameters, options)
 
 
 def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the names of a dataset's given options that are paths of files or folders.
+    """Return the names of those given options of a dataset whose values are paths of files or folders.
+
+    Args:
+        name: a key of `DATASETS`. Any other name gives an empty list.
+        options: given options by name.
 
     >>> files_of("tff", {"file": "train.h5", "test": "test.h5", "length": 80}), files_of("digits", {})
     (['file', 'test'], [])
@@ -169,12 +196,13 @@ def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
 def check_arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise Refusal unless `options` are valid keyword arguments of a custom dataset's function.
 
-    There must be none that it does not take, none missing that it requires, and no number or path of a wrong kind. A
-    function with `**` arguments is only checked for missing ones.
+    Every option must be an argument of the function, every required argument must be among the options, and numbers and
+    paths must have the annotated type. If the function takes arbitrary keyword arguments (`**`), only missing options
+    are found.
 
     Args:
         name: dataset's name in the message.
-        function: its loader.
+        function: function that returns the dataset.
         options: values by name.
 
     >>> check_arguments("mine:load", lambda rows, seed=0: None, {"seed": 1})

@@ -46,20 +46,31 @@ def from_dataset(
     """Return the problem of training a linear predictor or a network on a `Dataset` or a `Stream`.
 
     Args:
-        loss: loss function. None is the dataset's own, or else the logistic loss for two classes, softmax for more, and
-            half the squared error for regression. With `Moreau` of the dataset's own loss, the problem still has the
-            dataset's optimum and excess risk.
-        network: flax module, linen or nnx, from a batch to scores, [1, features] to [1, classes], such as `MLP` or
-            `CNN`. It receives images as [1, height, width, channels], without the appended constant feature. It
-            receives sequences as tokens [1, length], and returns [1, length, classes] if each token has a label. Its
-            Lipschitz and smoothness constants and its optimum are unknown. None is the linear predictor.
+        dataset: training and test data.
+        loss: loss function. None is the dataset's default loss (`dataset.loss`). If it has none, this is the logistic
+            loss for two classes, softmax for more, and half the squared error for regression. If `loss` is the Moreau
+            envelope (`Moreau`) of the default loss, the problem still has the dataset's optimum and excess risk.
+        network: flax module, linen or nnx, such as `MLP` or `CNN`, or None for a linear predictor. It maps a batch of
+            one example, [1, features], to scores, [1, classes]. It receives images as [1, height, width, channels],
+            without the appended constant feature. It receives sequences as tokens [1, length], and returns [1, length,
+            classes] if each token has a label. A network's Lipschitz constant, smoothness constant and optimum count as
+            unknown.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
-        convolutions, clipping: as in `general_problem`, for a network.
-        partition_table: as in `linear_problem`. None is the dataset's own partition, if it has one.
-        test_machine_of: as in `linear_problem`. None is the dataset's own value, if the partition is also the dataset's
-            own.
-        constraint, start, lipschitz, distance, machine_weights: as in `linear_problem`. `lipschitz=None` is the
-            dataset's own gradient bound, if it has one.
+        convolutions: computation of a network's convolutions, see `general_problem`.
+        clipping: computation of a network's clipped gradients, see `general_problem`.
+        constraint: set of allowed parameters, such as `Ball(8.0)`. None is the whole space.
+        partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
+            None is the dataset's partition (`dataset.machine_of`), if it has one.
+        test_machine_of: machine of each test example, int [tests], for metrics of every client. None is
+            `dataset.test_machine_of`, unless a `partition_table` is given.
+        start: first parameters, or None for the point of the constraint set nearest to zero, and for a network its
+            random initial parameters.
+        lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. None is
+            the constant that the dataset states for its noise (`dataset.noise_lipschitz`), or else the constant of the
+            loss.
+        distance: public bound on the distance from the start to the optimum, or None for the constraint set's diameter.
+        machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
+            proportional to the machines' numbers of records. None is equal weights.
 
     Raises:
         Refusal: if the loss does not fit the labels, or the partition, bounds or starting point are invalid.

@@ -24,15 +24,16 @@ NEAREST = 3  # largest number of suggested column names
 
 
 class Feature(NamedTuple):
-    """Conversion of one column to numbers.
+    """Conversion of one column of a table to features: one number, or a one-hot vector of categories.
 
     Attributes:
         column: name of the column.
-        categories: values for one-hot encoding, or None for a number.
+        categories: values for one-hot encoding, or None for a column of numbers.
         low, high: limits to which a number is clipped.
-        middle, scale: centre and scale: a number becomes (number − middle)/scale.
-        length: public bound on the L2 norm of the result, infinite if there is none.
-        not_covered: text on the parts that were computed from the data, or empty.
+        middle, scale: a clipped number x becomes (x − middle)/scale.
+        length: public bound on the L2 norm of the column's features in a row, infinite if there is none.
+        not_covered: text that names what was computed from the data for this conversion, such as a mean, which no
+            privacy guarantee covers. Empty if nothing was.
     """
 
     column: str
@@ -45,7 +46,7 @@ class Feature(NamedTuple):
     not_covered: str = ""
 
     def of(self, frame: Frame) -> np.ndarray:
-        """Return the converted column, float64, shape [rows, numbers]."""
+        """Return a table's column as features: float64 [rows, 1], or one-hot bool [rows, categories]."""
         values = frame[self.column]
         if self.categories is None:
             moved = np.clip(numeric(self.column, values), self.low, self.high)

@@ -20,16 +20,18 @@ MOST_CLASSES = 20  # largest number of distinct integers that are taken for clas
 
 
 class DataError(Refusal):
-    """Raised if data files cannot be used, with the file and the reason in one line."""
+    """Exception for data files that cannot be used. Its message is one line with the file and the reason."""
 
 
 class DataNotFound(DataError, OSError):
-    """Raised if data files are not found, with the file and the searched places in one line."""
+    """Exception for missing data files. Its message is one line with the file and the searched places."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Labelled examples with public bounds. Validated at construction and compared by identity.
+    """Labelled training and test examples, with public bounds on their size.
+
+    The fields are validated at construction. Two datasets are equal only if they are the same object.
 
     Attributes:
         features: features, float32, shape [examples, features].
@@ -41,22 +43,27 @@ class Dataset:
         source: origin and licence.
         label_bound: public bound on `|label|` for regression, or infinity.
         optimum: exact minimiser of the population risk, shape [features], or None if unknown.
-        population: exact excess risk `params -> scalar` in jax.numpy, or None if unknown.
-        machine_of: each example's machine, int32, shape [examples], or None if the data are not partitioned.
-        test_machine_of: each held-out example's machine, int32, shape [tests], or None if it is unknown.
-        noise_lipschitz: Lipschitz constant of the default loss with which the authors of an experiment calibrate its
-            noise, or None. It is a statistic of private data, so noise calibrated with it is not private.
+        population: function `params -> scalar` in jax.numpy, the exact excess risk on the distribution of the data, or
+            None if unknown.
+        machine_of: index of the machine that owns each example, int32, shape [examples], or None if the data are not
+            partitioned.
+        test_machine_of: index of the machine to which each held-out example belongs, int32, shape [tests], or None if
+            unknown.
+        noise_lipschitz: Lipschitz constant of the default loss with which the authors of a published experiment
+            calibrated their noise, or None. It is a statistic of private data, so noise calibrated with it is not
+            private.
         loss: default loss, which `optimum` minimises. If None, `from_dataset` chooses a loss that fits the labels.
         picture: height, width and channels of the image that a feature vector holds row by row, or None. A constant
             feature may follow the image. Networks receive the image alone.
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
-        not_covered: texts on parts that were computed from private data. No guarantee covers them, and results repeat
-            the texts.
+        not_covered: texts that name parts of the dataset which were computed from private data, such as a mean. No
+            privacy guarantee covers these parts. Results repeat the texts.
         machines_from: text on where in the data the list of machines was found, or empty if the list is public. A list
             from the data may itself leak, so guarantees then assume that neighbouring datasets have the same machines.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
-        raw_rows: preparation of raw rows for predictions, or None if such rows already have the form of `features`.
+        raw_rows: conversion of new rows in their original form, such as rows of a table, to features for predictions.
+            None if rows are given in the form of `features`.
         padding: None, or for sequences the index of the padding, which follows the tokens 0 … padding − 1. Features are
             then tokens, int32, shape [examples, length]. Labels may have the same shape, with a class per token, or −1
             for a token without one.
@@ -125,7 +132,14 @@ class Dataset:
         return f"Dataset('{self.name}': {examples} training and {tested} test examples, {features} features, {kind})"
 
     def inputs(self, features: np.ndarray) -> np.ndarray:
-        """Return features [..., features] as a network sees them: [..., height, width, channels] if they are images."""
+        """Return features in the form that a network receives.
+
+        Images become [..., height, width, channels], without a constant feature that may follow them. Other features
+        are unchanged.
+
+        Args:
+            features: shape [..., features].
+        """
         if self.picture is None:
             return features
         return features[..., : prod(self.picture)].reshape(*features.shape[:-1], *self.picture)
@@ -197,23 +211,27 @@ def from_arrays(
     test_machine_of=None,
     name: str = "arrays",
 ) -> Dataset:
-    """Return a dataset of user-supplied arrays, converted to float32 and int32.
+    """Return user-supplied arrays as a dataset, converted to float32 and int32.
 
     Args:
         features: features, shape [examples, features], or images, shape [examples, height, width] or [examples, height,
             width, channels]. Images are flattened, and networks see them in their shape.
-        labels: labels, shape [examples].
+        labels: class indices or numbers, shape [examples].
         test_features, test_labels: held-out examples, or None.
         feature_bound: public bound B on the L2 norm of a feature vector, without the appended constant.
         classes: number of classes, with labels 0 … classes − 1, or None for regression.
         bias: whether to append a constant feature 1. The bound becomes √(B² + 1).
         label_bound: public bound on `|label|` for regression.
-        machine_of: each example's machine if the data are already partitioned, int, shape [examples].
-        test_machine_of: each held-out example's machine, int, shape [tests], for metrics of every client.
+        machine_of: index of the machine that owns each example, int, shape [examples], or None if the data are not
+            partitioned.
+        test_machine_of: index of the machine to which each held-out example belongs, int, shape [tests], for metrics of
+            every client; or None.
+        name: name in results.
 
     Raises:
-        ValueError: as in `Dataset`, or if class labels are not integers. Without `classes`, also if the labels are a
-            few different integers, because these may be classes. For regression, pass them as floats.
+        ValueError: if numbers are not finite, class labels are not integers or out of range, lengths differ, or a norm
+            exceeds its bound. Without `classes`, also if labels are integers with few different values, because they
+            may be classes. For regression, pass them as floats.
 
     >>> from_arrays(np.eye(3), [0, 1, 0], feature_bound=1.0, classes=2, bias=True).features[1].tolist()
     [0.0, 1.0, 0.0, 1.0]

@@ -44,16 +44,23 @@ def from_leaf(
     vocabulary: str | Sequence[str] = CHARACTERS,
     length: int = 80,
 ) -> Dataset:
-    """Load a federation from files of LEAF, such as FEMNIST, Shakespeare or Sent140. Its users become machines.
+    """Load a dataset partitioned by client from files of LEAF, such as FEMNIST, Shakespeare or Sent140.
 
-    Rows of numbers are features in −1 … 1, and rows of 784 numbers are images of 28×28 pixels. Texts become tokens by
-    `encode`, and so do labels that are characters. A row of Sent140 has its tweet in the fifth entry.
+    LEAF's users become machines.
+
+    The numbers of an example should be in −1 … 1. If there are 784, the example is taken as an image of 28×28 pixels. A
+    text, and a label that is a character, becomes tokens by `encode`. In Sent140, an example is a list, and its fifth
+    entry is the text.
 
     Args:
-        folder: folder with the folders `train` and `test` of JSON files, as `preprocess.sh -t sample` writes them.
+        folder: folder with the subfolders `train` and `test` of JSON files, as LEAF's `preprocess.sh -t sample` writes
+            them.
         clients: users to read: a list of names, or n for the first n users in the files. None is all.
-        classes: number of classes. None is the largest label in the data plus one, which is marked as not private.
-        vocabulary, length: as in `encode`.
+        classes: number of classes. None is the largest label in the data plus one. Results then state that this number
+            is not private.
+        vocabulary: public characters as one text, or a list of words separated by white space in the texts. The default
+            is the 80 characters of LEAF's Shakespeare.
+        length: number of tokens per text. Longer texts are cut off, shorter ones padded.
 
     Raises:
         DataNotFound: if there are no JSON files in `train` or `test`.
@@ -73,7 +80,9 @@ def from_tff(
     vocabulary: str | Sequence[str] = CHARACTERS,
     length: int = 80,
 ) -> Dataset:
-    """Load a federation from HDF5 files of TensorFlow Federated: EMNIST, CIFAR-100, Shakespeare or Stack Overflow.
+    """Load a dataset partitioned by client from HDF5 files of TensorFlow Federated.
+
+    The files may be those of EMNIST, CIFAR-100, Shakespeare or Stack Overflow. Every client becomes a machine.
 
     Snippets of Shakespeare and sentences of Stack Overflow become tokens by `encode`. The model predicts each token
     from the tokens before it. A record is a snippet or a sentence, cut off after `length` tokens. Pixels that are
@@ -83,7 +92,11 @@ def from_tff(
         file: file with a group "examples", which has a group of arrays for each client, such as fed_emnist_train.h5.
         test: file of the held-out examples, or None. Examples of clients without training examples are left out.
         clients: clients to read: a list of names, or n for the first n names in sorted order. None is all.
-        classes, vocabulary, length: as in `from_leaf`.
+        classes: number of classes. None is the largest label in the data plus one. Results then state that this number
+            is not private.
+        vocabulary: public characters as one text, or a list of words separated by white space in the texts. The default
+            is the 80 characters of LEAF's Shakespeare.
+        length: number of tokens per text. Longer texts are cut off, shorter ones padded.
 
     Raises:
         DataNotFound: if there is no such file.
@@ -108,17 +121,24 @@ def from_huggingface(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Return a federation made from an object with columns, such as a `datasets.Dataset` of Hugging Face.
+    """Return a dataset partitioned by client, from columns such as those of a Hugging Face `Dataset`.
 
     Args:
-        dataset: object whose columns are `dataset[name]`: numbers, arrays, images or texts. It may be a mapping.
-        client: column with the client of each row, such as "writer_id". Every client is a machine, in sorted order.
+        dataset: object for which `dataset[name]` is a column of numbers, arrays, images or texts, such as a dictionary.
+        client: column with the client of each row, such as "writer_id". Every client becomes a machine. Machines are in
+            the sorted order of the clients' names.
         features: column to predict from.
         label: column to predict, or None for the next token of a text.
         test: held-out rows with the same columns, or None to hold out `test_fraction` of each client's rows.
         clients: names of the clients to use, or None for all.
-        classes, vocabulary, length: as in `from_tff`.
-        test_fraction, seed: as in `Preparation`.
+        classes: number of classes. None is the largest label in the data plus one. Results then state that this number
+            is not private.
+        vocabulary: public characters as one text, or a list of words separated by white space in the texts. The default
+            is the 80 characters of LEAF's Shakespeare.
+        length: number of tokens per text. Longer texts are cut off, shorter ones padded.
+        test_fraction: fraction of each client's rows that is held out for testing, if `test` is None. Every client
+            keeps at least one row.
+        seed: seed of the choice of held-out rows.
 
     >>> columns = {"image": np.zeros((4, 2, 2)), "character": [0, 1, 1, 0], "writer_id": ["a", "b", "a", "b"]}
     >>> data = from_huggingface(columns, client="writer_id", features="image", label="character", test_fraction=0.0)

@@ -119,8 +119,9 @@ def load_cifar10() -> Dataset:
 def load_cifar100(labels: str = "fine") -> Dataset:
     """Load colour images of 32×32 pixels in 100 classes: 50,000 training and 10,000 test examples.
 
-    Features are as in `load_cifar10`. The archive cifar-100-binary.tar.gz (169 MB) is searched for in
-    `$FEDPRIVJAX_DATA/cifar100` and in the cache, then downloaded into the cache.
+    Features are pixels/255, with the three colours of a pixel side by side, and a constant 1. The archive
+    cifar-100-binary.tar.gz (169 MB) is searched for in `$FEDPRIVJAX_DATA/cifar100` and in the cache, then downloaded
+    into the cache.
 
     Args:
         labels: "fine" for 100 classes, "coarse" for 20 groups of five.

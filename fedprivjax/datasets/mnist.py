@@ -106,7 +106,7 @@ def read_idx(payload: bytes) -> np.ndarray:
 
 
 def files() -> list[DataFile]:
-    """Return the four files: training images and labels, then those of the test set."""
+    """Return the four files of MNIST: training images, training labels, test images, test labels."""
     return [DataFile("mnist", f"{name}.gz", digest, MIRRORS, of_payload=True) for name, digest in SUMS.items()]
 
 
@@ -132,25 +132,30 @@ def mnist_pairs(
     """Load MNIST as even (label 1) against odd (label 0) digits, on 25 machines: one per pair of digits.
 
     Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images and
-    without a constant. A machine samples `2·per_digit` records. Of these, `round((1 − p)·2·per_digit)` are of its two
-    digits, with p the `similarity`. A fixed fifth of a machine's records, rounded up, is its test set: with 774 per
-    digit, it has 1238 training and 310 test records.
+    without a constant. A machine has `2·per_digit` records. For p = `similarity`, `round((1 − p)·2·per_digit)` of these
+    show one of its two digits, and the others are of all ten digits. A fixed fifth of a machine's records, rounded up,
+    is its test set: with 774 per digit, a machine has 1238 training and 310 test records.
 
-    * `bootstrap`, as in the authors' code: a digit's pool is its first `per_digit` images. Records are sampled with
-      replacement from the pools of the machine's pair, and the rest from all ten. Images therefore recur within and
-      across machines, and at p = 0 about 55% of a machine's test records are also among its training records.
+    The records are sampled in one of two ways (`draw`):
+
+    * `bootstrap`, as in the authors' code: only the first `per_digit` images of each digit are used. Records of the
+      machine's pair are sampled from the images of these two digits, the other records from the images of all ten
+      digits, always with replacement. Images therefore recur within and across machines, and at p = 0 about 55% of a
+      machine's test records are also among its training records.
     * `disjoint`, as in the paper's text: each trial samples `5·per_digit` images of each digit from the training set
-      and divides them among the 5 machines that use the digit. Each machine keeps `round((1 − p)·2·per_digit)` random
-      ones of its records. All others are shuffled and divided again. No image is used twice. The sizes are the same.
-      `per_digit` is at most ⌊5421/5⌋ = 1084, since the rarest digit has 5421 images.
+      and divides them among the 5 machines that use the digit. Each machine keeps `round((1 − p)·2·per_digit)` of its
+      images, chosen at random. The images that are not kept are shuffled and divided among all machines again. No image
+      is used twice. Machines have the same number of records as with `bootstrap`. `per_digit` is at most ⌊5421/5⌋ =
+      1084, since the rarest digit has 5421 images.
 
     The components and their mean are computed from the training images, which no guarantee covers.
 
     Args:
-        similarity: fraction p of images from all digits, in [0, 1]. The others are of the machine's pair.
+        similarity: fraction p of a machine's records that are of all ten digits, in [0, 1]. The others show one of the
+            machine's two digits.
         components: number of features, at most 784.
         per_digit: number of images of each digit from which a machine samples.
-        draw: "bootstrap" or "disjoint".
+        draw: "bootstrap" or "disjoint", described above.
         trial: seed of the sampling.
         lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
             is the authors': twice the largest norm among the training records of machine 1, which is not private.
@@ -161,7 +166,7 @@ def mnist_pairs(
 
     Raises:
         ValueError: if an option is out of range.
-        DataError: as in `load_mnist`.
+        DataError: if a file of MNIST is damaged or cannot be found.
 
     Source: Lowy & Razaviyayn 2023, experiments on MNIST, and the authors' code.
     """

@@ -58,15 +58,18 @@ def partition(
 ) -> Parts:
     """Partition examples over machines, each example to at most one machine.
 
-    With all kinds but `iid` and `by_value`, one changed label may move other records to other machines. No guarantee
-    covers this. The returned list, and a `table` made from it, carry a text that says so, which results repeat.
+    With all kinds except `iid` and `by_value`, a change of one record's label may move other records to other machines.
+    No privacy guarantee covers this. The returned list carries a text that says so. `table` passes the text on, and
+    results of a run on this partition repeat it.
 
-    * `iid`: a random permutation, cut into equal parts, or with `sizes` into unequal ones. The remainder of
-      examples/machines is dropped.
+    The kinds are:
+
+    * `iid`: a random permutation of the examples, cut into equal parts, or into parts of given `sizes`. If examples are
+      not divisible by machines, the remaining examples are dropped.
     * `by_label`: every machine has equally many examples of each of exactly `classes_per_machine` classes. All machines
-      have the same, largest possible size. Other examples are dropped.
-    * `dirichlet`: each class is divided in proportions sampled from Dirichlet(alpha, …, alpha) (Hsu, Qi & Brown 2019).
-      All examples are used, sizes differ, and a machine may be empty.
+      have the same number of examples, the largest for which this is possible. Other examples are dropped.
+    * `dirichlet`: each class is divided over the machines in proportions sampled from Dirichlet(alpha, …, alpha) (Hsu,
+      Qi & Brown 2019). All examples are used, sizes differ, and a machine may be empty.
     * `shards`: examples are sorted by label, ties in random order, and cut into machines·shards_per_machine shards
       whose sizes differ by at most one. Every machine has `shards_per_machine` random shards (McMahan et al. 2017). All
       examples are used.
@@ -77,17 +80,17 @@ def partition(
     Args:
         labels: class or number by which to partition, shape [examples], or another column such as a region or an age.
             Only the length matters for `iid`.
-        machines: number of machines. With `by_value` None or the number of distinct labels.
+        machines: number of machines. For kind `by_value`, leave it out, or give the number of distinct labels.
         kind: kind of partition, one of the above.
         classes_per_machine: number of classes that a machine holds, for kind `by_label`.
         shards_per_machine: number of shards of sorted examples that a machine holds, for kind `shards`.
         spread: standard deviation of the logarithm of "lognormal" sizes.
         alpha: concentration of the Dirichlet distribution, required for kind `dirichlet` and for `sizes` "dirichlet".
-            Smaller values give classes that fewer machines share, or more unequal sizes. A common value is 0.5.
-        sizes: sizes for `iid` and `quantiles`: "lognormal", "dirichlet", or one number per machine. "lognormal" sizes
-            are proportional to exp(spread·z_i) with standard normal z_i. "dirichlet" sizes have proportions from
-            Dirichlet(alpha, …, alpha). Integers are numbers of examples. Fractions of all examples have a sum of at
-            most 1.
+            With smaller values, fewer machines share a class, or sizes are more unequal. A common value is 0.5.
+        sizes: numbers of examples of the machines, for kinds `iid` and `quantiles`. None makes them equal. Otherwise
+            "lognormal", "dirichlet", or one number per machine. "lognormal" sizes are proportional to exp(spread·z_i)
+            with standard normal z_i. "dirichlet" sizes have proportions from Dirichlet(alpha, …, alpha). Integers are
+            numbers of examples. Fractions of all examples have a sum of at most 1.
         empty: treatment of machines without examples: "error" raises Refusal, "drop" removes them, "keep" keeps them.
         seed: seed of the partition, or a random generator.
 
@@ -145,13 +148,14 @@ def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return a partition table: a padded array with one row of example indices per machine.
 
-    If the parts come from `partition`, the array keeps their text on what no guarantee covers.
+    If the parts come from `partition`, the array keeps their text, which names what no privacy guarantee covers.
 
     Args:
         parts: one array of example indices per machine, as `partition` returns them.
 
     Returns:
-        Indices, int32 [machines, max_records], padded with −1, and the sizes, int32 [machines].
+        A pair: the indices, int32 [machines, max_records], padded with −1, and each machine's number of examples, int32
+        [machines].
 
     >>> rows, counts = table([np.array([4, 2]), np.array([7])])
     >>> rows.tolist(), counts.tolist()
@@ -166,10 +170,10 @@ def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_machine(machine_of, machines: int | None = None) -> list[np.ndarray]:
-    """Return the example indices of each machine, for data that are already partitioned.
+    """Return one array of example indices per machine, for data that are already partitioned.
 
     Args:
-        machine_of: each example's machine, int, shape [examples].
+        machine_of: index of the machine that owns each example, int, shape [examples].
         machines: number of machines. None is the largest machine index plus one.
 
     >>> [part.tolist() for part in by_machine([1, 0, 1])]

@@ -29,35 +29,39 @@ SUFFIXES = (".csv", ".parquet", ".npz")
 
 @dataclass(frozen=True)
 class Preparation:
-    """Options that turn a table into a dataset. Validated at construction.
+    """Options of the conversion of a table to a dataset: columns, clients, scaling, held-out rows.
 
-    Its fields are the keys of `[problem.options]` in an experiment file, and the options of `read_table` and
-    `from_frame`.
+    `read_table` and `from_frame` take these fields as keyword arguments. In an experiment file, they are the keys of
+    `[problem.options]`. "Not private" below means that a value is computed from the data, so that no privacy guarantee
+    covers it; results say so.
 
     Attributes:
         target: column that is predicted.
-        features: columns, or arrays of an archive, that the target is predicted from; None is all but `target` and
-            `client`.
-        client: column with the client of each row; every client is a machine, in sorted order.
+        features: columns from which the target is predicted, or arrays of an `.npz` archive. None is all except
+            `target` and `client`.
+        client: column with the client of each row, or None if the table has no clients. Every client becomes a machine.
+            Machines are in the sorted order of the clients' names.
         clients: public list of the clients, in the order of the machines. Rows of other clients are rejected.
-        task: "classification" or "regression"; None is regression for numbers, but classification for texts, truth
-            values, and whole numbers with at most 20 different values.
-        classes: public values of the target in the order of the classes. None uses the sorted values in the data, and
-            results mark this as not private.
+        task: "classification" or "regression". None is classification if the target has texts, truth values, or whole
+            numbers with at most 20 different values, otherwise regression.
+        classes: public values of the target in the order of the classes. None uses the sorted values in the data, which
+            is not private.
         bounds: public limits [low, high] of columns by name. Values beyond a limit are moved to it, and the interval is
             scaled to −1 … 1. In regression, the target may have bounds, too. Truth values without bounds have the
             limits 0 and 1.
-        standardise: "statistics" scales columns without bounds to mean 0 and variance 1 over the training rows. Results
-            mark this as not private.
+        standardise: "statistics" scales columns without bounds to mean 0 and variance 1 over the training rows. This is
+            not private.
         categories: public values of categorical columns by name. Each value becomes a feature that is 0 or 1. For text
-            columns without categories, the values in the data are used, and results mark this as not private.
-        fill: public values for missing ones, by column.
+            columns without categories, the values in the data are used, which is not private.
+        fill: public values that replace missing values, by column.
         test_fraction: fraction of each client's rows that is held out for testing; every client keeps at least one row.
-        seed: seed of the held-out rows.
-        feature_bound: public bound on the norm of a row's features, before the constant; longer rows are scaled down to
-            it. None is √(number of columns), which no row exceeds if all columns have public bounds or categories.
-        bias: whether a constant feature 1 is appended.
-        empty: "error" rejects clients in `clients` without a row, "drop" leaves them out.
+        seed: seed of the choice of held-out rows.
+        feature_bound: public bound on the L2 norm of a row's features, without the constant. Rows with a larger norm
+            are scaled down to it. None is √(number of columns), which no row exceeds if all columns have public bounds
+            or categories.
+        bias: True to append a constant feature 1.
+        empty: treatment of clients that `clients` lists but that have no row: "error" raises Refusal, "drop" leaves
+            them out.
 
     Raises:
         Refusal: if an option is out of range or of the wrong type.

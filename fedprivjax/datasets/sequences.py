@@ -18,13 +18,14 @@ CODES = 0x110000  # of characters
 
 
 def encode(texts: Sequence[str], vocabulary: str | Sequence[str] = CHARACTERS, length: int = 80) -> np.ndarray:
-    """Return texts as tokens, int32, shape [texts, length].
+    """Return texts as sequences of tokens (integers), int32, shape [texts, length].
 
-    Tokens 0 … V − 1 are the V words or characters of the vocabulary. Token V is any other word or character, and V + 1
-    the padding after a shorter text. A longer text is cut off.
+    For a vocabulary of V words or characters, these are the tokens 0 … V − 1. Token V stands for any other word or
+    character. A text shorter than `length` is filled up with the padding token V + 1, a longer text is cut off.
 
     Args:
-        vocabulary: public characters as one text, or a list of words, which white space separates in the texts. The
+        texts: texts to encode.
+        vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
             default is the 80 characters of LEAF's Shakespeare in their order.
         length: number of tokens of each row.
 
@@ -63,20 +64,23 @@ def from_sequences(
     test_machine_of=None,
     name: str = "sequences",
 ) -> Dataset:
-    """Return a dataset of sequences of tokens, padded to one length. A record is a sequence.
+    """Return a dataset whose examples are sequences of tokens, padded to one length.
 
-    Without labels, the model predicts each token from the tokens before it. The labels are then the tokens, and the
-    features are the same tokens moved one place to the right, after a padding.
+    Each sequence is one record, the unit of record-level privacy. If `labels` is None, the model predicts each token
+    from the tokens before it. The labels are then the tokens. The features are the same tokens, moved one place to the
+    right behind a padding token.
 
     Args:
-        sequences: lists of tokens, or rows of `encode`. Longer ones are cut off.
+        sequences: lists of tokens, or an array as `encode` returns it. Sequences longer than `length` are cut off.
         labels: class of each sequence, int, shape [examples]; or a list of classes for each sequence, one per token,
             with −1 for a token without a class.
         test_sequences, test_labels: held-out examples, or None.
-        tokens: number of different tokens, 0 … tokens − 1. The next number is the padding.
-        length: length of all sequences.
-        classes: number of classes of given labels.
-        machine_of, test_machine_of: each example's machine, as in `from_arrays`.
+        tokens: number of different tokens, which are 0 … tokens − 1. The number `tokens` itself is the padding token.
+        length: number of tokens to which all sequences are padded or cut.
+        classes: number of classes, if `labels` are given.
+        machine_of, test_machine_of: index of the machine of each training and test example, or None if the data are not
+            partitioned.
+        name: name in results.
 
     Raises:
         Refusal: if a token or a class is out of range, or a sequence has no token with a label.

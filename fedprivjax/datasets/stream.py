@@ -25,16 +25,18 @@ ROWS = 4096  # examples generated at once
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A dataset whose training examples are generated instead of stored.
+    """A dataset whose training examples are computed on demand instead of stored.
 
     Attributes:
-        generate: pure function `(key, machine) -> (features [features], label [])`.
-        test_features, test_labels: held-out examples of the same population.
+        generate: pure function `(key, machine) -> (features, label)` that samples one example of a machine, with shapes
+            [features] and [].
+        test_features, test_labels: stored held-out examples of the same distribution.
         feature_bound: public bound on the L2 norm of a feature vector, which holds by construction.
         classes: number of classes.
         seed: seed of the examples.
-        name, source, label_bound, loss, class_names, machine_names, not_covered, target, raw_rows: as in `Dataset`.
-        machine_of: None, since every machine generates unlimited examples.
+        name, source, label_bound, loss, class_names, machine_names, not_covered, target, raw_rows: the same as the
+            fields of `Dataset` with these names.
+        machine_of: None, since there are no stored examples that machines could own.
     """
 
     generate: Callable[[Any, Any], Any]
@@ -53,7 +55,7 @@ class Stream:
     raw_rows = None
 
     def inputs(self, features: np.ndarray) -> np.ndarray:
-        """Return features as a network sees them: unchanged."""
+        """Return the features unchanged: the form in which a network receives them."""
         return features
 
 
@@ -66,18 +68,21 @@ def stream(
     test_examples: int = 1000,
     seed: int = 0,
 ) -> Stream:
-    """Return a `Stream`, whose examples are generated on demand: classes on the unit sphere, a random centre each.
+    """Return a `Stream` of points on the unit sphere, in classes with a random centre each.
+
+    Training examples are computed on demand, so that there may be a million machines.
 
     An example of class y is `x = v/‖v‖` with `v = c_y + spread·u`. The centre c_y is a random unit vector. The entries
-    of u are independent and uniform, with mean squared norm 1 of u.
+    of u are independent and uniform around 0, and the mean of ‖u‖² is 1.
 
     Args:
         features: number of features.
         classes: number of classes.
         spread: scale of the noise u relative to the centres.
-        heterogeneity: probability that an example is of its machine's main class, machine mod classes.
-        test_examples: number of test examples, of uniform class.
-        seed: seed of the data.
+        heterogeneity: probability that an example is of its machine's main class. Otherwise its class is uniform.
+            Machine i has the main class i mod `classes`.
+        test_examples: number of test examples, whose class is uniform.
+        seed: seed of the centres and of the examples.
 
     >>> stream(5, 3).test_features.shape
     (1000, 5)
@@ -131,17 +136,17 @@ def clusters(
     trial: int = 0,
     seed: int = 0,
 ) -> Dataset:
-    """Return classes with the frequency spectrum of images: a Gaussian mixture with one component per class.
+    """Return synthetic classes with the frequency spectrum of images, a Gaussian component per class.
 
     An example of class y, out of C classes, is
 
         x = Q(c·e_0 + Λ^½·(s·u_y + z)),    z ~ N(0, I).
 
     Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j,
-    so low frequencies dominate. The first frequency, e_0, has a constant c, the mean brightness. The orthonormal
-    vectors u_1, …, u_C separate the classes; their directions are random within the next 5C frequencies. The scale s is
-    chosen for the given `accuracy`. All components have one covariance and equal distances, so the best classifier is
-    linear without a bias.
+    so low frequencies dominate. The unit vector e_0 is the lowest frequency, and the constant c is the mean brightness.
+    The orthonormal vectors u_1, …, u_C separate the classes; their directions are random within the next 5C
+    frequencies. The scale s is chosen for the given `accuracy`. All components have one covariance and equal distances,
+    so the best classifier is linear without a bias.
 
     The defaults are about as hard as MNIST's pixels. With 60,000 examples, softmax regression reaches 93% (92% on
     MNIST). On 100 machines without a trusted server, at μ = 0.5 of Gaussian differential privacy, clipped full batches
@@ -149,17 +154,19 @@ def clusters(
 
     Args:
         examples: number of training examples, a multiple of `machines`.
-        test_examples: number of test examples. No test set if 0.
+        test_examples: number of test examples, or 0 for no test set.
         features: number of features, more than classes.
         classes: number of classes.
         accuracy: accuracy of the best linear classifier on labels without noise, above 1/classes.
         label_noise: probability that a training label is replaced by a random one. Test labels have no noise.
-        feature_bound: public bound on the L2 norm of a feature vector, twice the root mean square norm. Longer vectors
-            are rare and are clipped.
-        heterogeneity: probability that an example is of its machine's main class, machine mod classes.
-        machines: number of machines among which the examples are divided in order; None leaves the examples undivided.
-        trial: number of the sample from the population.
-        seed: seed of the population and its samples.
+        feature_bound: public bound on the L2 norm of a feature vector. The examples are scaled such that their root
+            mean square norm is half of it. Vectors with a larger norm are rare, and are scaled down to it.
+        heterogeneity: probability that an example is of its machine's main class. Otherwise its class is uniform.
+            Machine i has the main class i mod `classes`.
+        machines: number of machines among which the examples are divided in order, or None for a dataset without a
+            partition.
+        trial: number of the sample: different trials are independent samples from the same distribution.
+        seed: seed of the distribution (the directions of the classes) and of its samples.
 
     Raises:
         Refusal: if a number is out of range.

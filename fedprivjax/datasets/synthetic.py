@@ -31,23 +31,24 @@ def least_squares(
     """Return linear regression data with bounded label noise and a known optimum, for the loss `(⟨w, x⟩ − y)²/2`.
 
     Features x are uniform on the unit sphere. On machine i the label is `y = ⟨w_i, x⟩ + z` with noise z. The machine's
-    optimum is `w_i = w* + heterogeneity·u_i`, with u_i uniform on the sphere and then centred, `Σ u_i = 0`. Thus w* is
-    exactly the optimum of the machines' mean population risk, for p features:
+    optimum is `w_i = w* + heterogeneity·u_i`. The vectors u_i are sampled uniformly on the sphere and then centred, so
+    that `Σ u_i = 0`. Thus w* is exactly the optimum of the machines' mean population risk F. For p features, it is
 
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
     Args:
         examples: number of training examples, a multiple of `machines`.
-        test_examples: number of test examples. No test set if 0.
+        test_examples: number of test examples, or 0 for no test set.
         features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
-        heterogeneity: distance scale of the machines' w_i from w*. Needs `machines`.
-        machines: number of machines among which the examples are divided in order; None leaves them undivided.
+        heterogeneity: scale of the distances ‖w_i − w*‖. If it is not 0, `machines` must be given.
+        machines: number of machines among which the examples are divided in order, or None for a dataset without a
+            partition.
         seed: seed of the data.
 
     Returns:
-        A `Dataset` whose `population`, the exact excess risk, is a `LeastSquaresPopulation`.
+        A `Dataset` whose field `population` is a function that computes the exact excess risk of parameters.
 
     >>> data = least_squares(100, 5, machines=4, heterogeneity=0.5)
     >>> float(data.population(data.optimum)), np.bincount(data.machine_of).tolist()
@@ -83,13 +84,14 @@ def logistic(
 
     Args:
         examples: number of training examples.
-        test_examples: number of test examples. No test set if 0.
+        test_examples: number of test examples, or 0 for no test set.
         features: number of features p, at least 2.
         optimum_norm: norm ‖w*‖ of the optimum, larger for more separable classes. Its direction is random.
         seed: seed of the data.
 
     Returns:
-        A `Dataset` whose `population`, the exact excess risk, is a `LogisticPopulation`, for the loss `Logistic()`.
+        A `Dataset` whose field `population` is a function that computes the exact excess risk of parameters, for the
+        loss `Logistic()`.
 
     >>> data = logistic(100, 5)
     >>> data.classes, float(data.population(data.optimum))
@@ -119,20 +121,23 @@ def least_absolute(
     """Return median regression data with a known optimum w*, for the loss `|⟨w, x⟩ − y|`.
 
     Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−noise, noise]. The
-    loss of an example is not smooth, but the population risk is. The risk is quadratic for `‖w − w*‖ ≤ noise`. On a
-    ball of diameter at most `noise`, it is therefore strongly convex with modulus `1/(noise·p)`, for p features.
+    loss of an example is not smooth, but the population risk (its expectation) is. For p features, the risk is
+    quadratic where `‖w − w*‖ ≤ noise`. On a ball of diameter at most `noise` that contains w*, it is therefore strongly
+    convex with modulus `1/(noise·p)`.
 
     Args:
         examples: number of training examples, a multiple of `machines`.
-        test_examples: number of test examples. No test set if 0.
+        test_examples: number of test examples, or 0 for no test set.
         features: number of features p, at least 2.
         noise: largest absolute label noise z, positive.
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
-        machines: number of machines among which the examples are divided in order; None leaves them undivided.
+        machines: number of machines among which the examples are divided in order, or None for a dataset without a
+            partition.
         seed: seed of the data.
 
     Returns:
-        A `Dataset` whose `population`, the exact excess risk, is a `LeastAbsolutePopulation`. Its loss is `Absolute()`.
+        A `Dataset` with the loss `Absolute()`. Its field `population` is a function that computes the exact excess risk
+        of parameters.
 
     >>> data = least_absolute(100, 5)
     >>> data.loss, float(data.population(data.optimum))
@@ -174,13 +179,14 @@ def robust_regression(
 
     Args:
         examples: number of training examples, a multiple of `machines`.
-        test_examples: number of test examples. No test set if 0.
+        test_examples: number of test examples, or 0 for no test set.
         features: number of features p, at least 2.
         noise: standard deviation of z, which is uniform on ±√3·noise.
         outliers: expected fraction of examples whose label is an outlier.
         outlier_size: largest absolute label noise of an outlier.
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
-        machines: number of machines among which the examples are divided in order; None leaves them undivided.
+        machines: number of machines among which the examples are divided in order, or None for a dataset without a
+            partition.
         seed: seed of the data.
 
     Returns:

@@ -43,7 +43,15 @@ LARGE = 100  # largest magnitude of a target without bounds that gives no warnin
 
 
 class Target(NamedTuple):
-    """Conversion of the target: a class index, or a number that is clipped to limits and scaled."""
+    """Conversion of a table's target column to labels: class indices, or clipped and scaled numbers.
+
+    Attributes:
+        column: name of the column.
+        classes: values of the target in the order of the class indices, or None for regression.
+        number: clipping and scaling of a number, for regression.
+        not_covered: text that names what was computed from the data for this conversion, such as the list of classes,
+            which no privacy guarantee covers. Empty if nothing was.
+    """
 
     column: str
     classes: tuple[str, ...] | None
@@ -51,7 +59,7 @@ class Target(NamedTuple):
     not_covered: str = ""
 
     def of(self, frame: Frame) -> np.ndarray:
-        """Return the labels, shape [rows]."""
+        """Return the labels of a table's rows, shape [rows]: class indices, or numbers for regression."""
         if self.classes is not None:
             return one_of(self.column, frame[self.column], self.classes)
         return self.number.of(frame)[:, 0]
@@ -75,18 +83,19 @@ def read_table(
 ) -> Dataset:
     """Load a CSV or Parquet file, or an archive of NumPy arrays, as a dataset.
 
-    Texts in the target are classes in sorted order, and so are whole numbers with few distinct values. `class_names`
-    stores the original values. The `client` column defines the machines. Numbers outside the public `bounds` of their
-    column are clipped. A warning states their fraction, which is computed from the data and not covered by any
-    guarantee. Parts that are computed from the data, and therefore not private, are listed in `not_covered`, which
-    results repeat.
+    If the target has texts, or whole numbers with few distinct values, its sorted values are the classes, and the
+    dataset's `class_names` holds them. The column named by the option `client` assigns each row to a machine. Numbers
+    outside the public `bounds` of their column are clipped. A warning states the fraction of clipped numbers. No
+    privacy guarantee covers this fraction, because it is computed from the data. The dataset's `not_covered` lists
+    everything else that is computed from the data and therefore not private. Results repeat this list.
 
     Args:
-        path: `.csv`, `.parquet` or `.npz` file, see `read_columns`.
-        target: name of the column to predict.
-        test: second file with the held-out examples, prepared like the first, instead of `test_fraction`. Its clients
-            are used if all of them have training rows.
-        missing: further texts for a missing value.
+        path: `.csv`, `.parquet` or `.npz` file.
+        target: name of the column to predict. It is required.
+        test: second file with the held-out examples, which is prepared like the first. None holds out the option
+            `test_fraction` of the rows. If all clients of the second file have training rows, metrics of every client
+            can be computed.
+        missing: texts that stand for a missing value, in addition to an empty cell and usual ones such as "NA".
         options: fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
 
     Returns:
@@ -110,13 +119,13 @@ def read_table(
 
 
 def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **options: Any) -> Dataset:
-    """Return a pandas DataFrame as a dataset, prepared as in `read_table`.
+    """Return a pandas DataFrame as a dataset. Columns are converted to numbers as in `read_table`.
 
     Args:
         frame: data frame with a row for each example. The index is ignored.
         target: name of the column to predict.
-        test: held-out examples in a frame with the same columns, instead of `test_fraction`.
-        options: fields of `fedprivjax.datasets.Preparation`.
+        test: held-out examples in a frame with the same columns. None holds out the option `test_fraction` of the rows.
+        options: fields of `fedprivjax.datasets.Preparation`, such as `bounds`.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"x": [0.0, 5.0, 10.0], "y": [1.5, 2.5, 3.5]})
