@@ -38,23 +38,28 @@ RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither 
 
 @struct.dataclass(kw_only=True)
 class AdaptiveClip(Decorated):
-    """Adaptive `update_clip`, which privately follows a quantile of the norms of the machines' updates.
+    """Adaptive value of `update_clip`: it follows a quantile of the norms of machines' updates privately.
 
-    A machine sends its clipped update, and a bit that says whether its norm was at most the clip. From the noisy mean
-    of the bits, the server moves the clip such that a fraction `quantile` of the bits is 1. Because the clip changes,
-    the method's `noise_std` is then a noise multiplier z. It is the noise on update and bit together, divided by the
-    bound on their joint norm. Rounds report their clip as the metric `clip`. Numbers can be swept, such as
+    In each round, a machine sends its clipped update and one bit, which is 1 if the norm of the update was at most the
+    clip. The server reads the noisy mean of the bits. It lowers the clip if more than the fraction `quantile` of the
+    bits is 1, and raises it if fewer are.
+
+    Because the clip changes, the method's `noise_std` is then not an absolute standard deviation but a noise multiplier
+    z: the standard deviation of the noise on update and bit together, divided by the bound on their joint norm. The
+    metric `clip` reports the clip of each round. All attributes can be swept, for example with
     `over={"update_clip.start": [0.1, 1.0]}`.
 
     Attributes:
-        quantile: γ in (0, 1), the fraction of updates that the clip leaves unchanged.
-        start: C_1, the clip of the first round, in the units of the update.
+        quantile: γ in (0, 1), the fraction of updates that should have a norm of at most the clip.
+        start: C_1, the clip of the first round, in the units of the update. It must be given.
         rate: η_C, learning rate of the logarithm of the clip.
-        count_noise: σ_b, standard deviation of the noise in the sum of the bits, or in every machine's own bit with
-            `trust = "none"`. It must exceed z/2. None is z or, with a trusted server, a twentieth of the mean number of
-            participants if this is larger.
+        count_noise: σ_b, standard deviation of the noise on the bits: on their sum with a trusted server, or on each
+            machine's own bit with `trust = "none"`. A given value must exceed z/2, or the bit alone would use up the
+            bound on the joint norm. The default None is z with `trust = "none"`, and max(z, m/20) with a trusted
+            server, for a mean number m of participants.
 
-    **Privacy**: update and bit are one Gaussian mechanism of multiplier z, and the clip is computed from its releases.
+    **Privacy**: update and bit are released together by one Gaussian mechanism of noise multiplier z. The clip is
+    post-processing of its releases.
 
     Source: Andrew et al., NeurIPS 2021.
 
@@ -92,16 +97,21 @@ class AdaptiveClip(Decorated):
         return f"{type(self).__name__}({', '.join(changed_settings(self))})"
 
     def leaves(self) -> dict[str, Any]:
-        """Numbers that can be swept, by name, or None for a number that is not given."""
+        """Return the settings that can be swept, by name, such as "start". An omitted setting is None."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_values(self, values: Mapping[str, Any]) -> "AdaptiveClip":
-        """Return a copy with other numbers, by name. None sets the default, except for `start`, which it keeps."""
+        """Return a copy with other settings.
+
+        Args:
+            values: new values by the names of `leaves`. None sets a setting to its default. `start` has no default, so
+                None leaves it unchanged.
+        """
         default = {field.name: field.default for field in fields(self)} | {"start": self.start}
         return replace(self, **{name: default[name] if one is None else one for name, one in values.items()})
 
     def check(self, multiplier: float) -> None:
-        """Raise Refusal if `start` is missing, or `count_noise` is not above half of the noise multiplier."""
+        """Raise Refusal if `start` is missing, or `count_noise` is at most half of the noise multiplier."""
         if self.start is None:
             raise Refusal("start of AdaptiveClip must be given, got none. Set it to the clip of the first round")
         if self.count_noise is not None and self.count_noise <= multiplier / 2 * (1 + 1e-5):
@@ -113,39 +123,48 @@ class AdaptiveClip(Decorated):
     # ---- traced
 
     def bit_factor(self, multiplier, least) -> Any:
-        """Return u = z/(2σ_b), the norm of the bit in a message of norm at most 1, or ½ in a run without noise.
+        """Return u, the number by which a bit ±1 is multiplied in a message whose norm is at most 1.
+
+        It is u = z/(2σ_b), where σ_b is the standard deviation of the noise on the bits. In a run without noise it is
+        ½.
 
         Args:
             multiplier: noise multiplier z.
-            least: smallest default of the bits' noise σ_b (`count_noise`): a twentieth of the mean number of
-                participants with a trusted server, otherwise 0.
+            least: smallest value of σ_b if `count_noise` is not given: a twentieth of the mean number of participants
+                with a trusted server, otherwise 0.
         """
         count_noise = jnp.maximum(least, multiplier) if self.count_noise is None else self.count_noise
         return jnp.where(multiplier > 0, multiplier / (2 * count_noise), EVEN)
 
     def update_factor(self, factor) -> Any:
-        """Return √(1 − u²), the largest norm of the update in a message whose bit has norm u (`factor`)."""
+        """Return √(1 − u²), the norm that remains for the update in a message of norm 1.
+
+        Args:
+            factor: u, norm of the bit in the message, from `bit_factor`.
+        """
         return jnp.sqrt((1 - factor) * (1 + factor))
 
     def pair(self, update, unclipped, clip, factor) -> tuple[Any, Any]:
-        """Return a machine's message: its clipped update and its bit ±1, scaled to a joint norm of at most 1.
+        """Return a machine's message, a pair of update and bit whose joint norm is at most 1.
+
+        The update is scaled to norm at most √(1 − u²), and the bit is u or −u.
 
         Args:
-            update: update of norm at most `clip`.
-            unclipped: True if clipping did not change the update.
+            update: the machine's update, clipped to norm `clip`.
+            unclipped: True if the norm of the update was at most `clip` before clipping.
             clip: clip of the round.
-            factor: u, scale of the bit in the message, from `bit_factor`.
+            factor: u, norm of the bit in the message, from `bit_factor`.
         """
         scale = self.update_factor(factor) / clip
         return jax.tree.map(lambda leaf: scale * leaf, update), factor * jnp.where(unclipped, 1.0, -1.0)
 
     def released(self, mean: tuple[Any, Any], clip, factor) -> tuple[Any, Any]:
-        """Return the mean update and the next round's clip, from the noisy mean of the messages.
+        """Return the mean update in its original units, and the clip of the next round.
 
         Args:
-            mean: noisy mean of the messages (see `pair`), whose two parts are the scaled update and the scaled bit.
-            clip: clip of the round.
-            factor: u, scale of the bit in a message, from `bit_factor`.
+            mean: mean of the machines' pairs (`pair`) with noise: scaled update and scaled bit.
+            clip: clip of this round.
+            factor: u, norm of the bit in a message, from `bit_factor`.
         """
         scale, fraction = clip / self.update_factor(factor), 0.5 + mean[1] / (2 * factor)
         after = clip * jnp.exp(-self.rate * (fraction - self.quantile))

@@ -29,10 +29,12 @@ class Public(NamedTuple):
     Attributes:
         start: initial parameters, a pytree.
         constraint: set of allowed parameters.
-        lipschitz, lipschitz_note: stated bound on the norm of a record's gradient, and its source.
-        smoothness: stated Lipschitz constant of a record's gradient.
-        machines: number of machines.
-        key: random key, for `init` of the server and `own` of a machine; None in other functions.
+        lipschitz, lipschitz_note: bound on the norm of a record's gradient as the problem states it, and a text that
+            names the source of this bound.
+        smoothness: Lipschitz constant of a record's gradient as the problem states it.
+        machines: number of machines of the federation.
+        key: random key for functions that make random choices, such as random initial states in `init` and
+            `LocalAlgorithm.own`; otherwise None.
     """
 
     start: Any
@@ -45,26 +47,26 @@ class Public(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, machines: int, key: Any = None) -> "Public":
-        """Return the public facts of a problem with this number of machines."""
+        """Return the public facts of a problem in a federation of the given number of machines."""
         stated = problem.lipschitz, problem.lipschitz_note, problem.smoothness
         return cls(problem.start, problem.constraint, *stated, machines, key)
 
     def with_start(self, start: Any) -> "Public":
-        """Return facts with this start, and the key of seed 0."""
+        """Return a copy with other initial parameters, and with the random key of seed 0."""
         return self._replace(start=start, key=random_key(0))
 
 
 class At(NamedTuple):
-    """Public facts of a round, which `serve` receives.
+    """Public facts of one round, which the function `serve` of an algorithm receives.
 
     Attributes:
         t: number of the round, from 1, float32.
-        step: step size η, times `step_scale`.
-        project: projection onto the constraint set.
-        start: initial parameters.
-        key: random key for the server's own choices in the round.
-        cohort: number of participants in the round.
-        public: public facts of the problem, as `init` receives them.
+        step: step size of the round: the protocol's `step_size` times its factor `step_scale`.
+        project: function that projects parameters onto the constraint set.
+        start: initial parameters, a pytree.
+        key: random key for random choices of the server in the round.
+        cohort: number of machines that take part in the round.
+        public: the facts of the problem that `init` received as `public`.
     """
 
     t: Any
@@ -78,34 +80,36 @@ class At(NamedTuple):
 
 @struct.dataclass
 class Mean:
-    """Value of `Algorithm.reads` if the server reads the noisy mean of each round's messages."""
+    """Value of `Algorithm.reads` for a server that reads the noisy mean of each round's messages."""
 
 
 @struct.dataclass
 class Sum:
-    """Value of `Algorithm.reads` if the server reads the running sum of the rounds' mean messages, with noise.
+    """Value of `Algorithm.reads` for a server that reads the noisy running sum of all rounds' mean messages.
 
-    Only the noisy sum is ever released, not the means.
+    In round t, the server reads s_1 + … + s_t plus noise, where s_k is the mean message of round k. The means
+    themselves are never released.
     """
 
 
 @struct.dataclass
 class Growing:
-    """Value of `Algorithm.reads` if machines sum their own messages, and the server reads the noisy mean of the sums.
+    """Value of `Algorithm.reads` for a server that reads a noisy mean of sums that machines build up over rounds.
 
-    When machine i takes part in round t, its sum becomes q_i ← u + (t−1)/t'·q_i, with u its increment
-    (`Algorithm.increment`) and t' its previous round. Sums without noise stay at the machines.
+    Every machine i keeps a private sum q_i of its messages, without noise. When it takes part in round t, it updates
+    the sum to q_i ← u + (t−1)/t'·q_i. Here u is its new increment (`Algorithm.increment`), and t' is the round in which
+    it took part before. It then sends q_i with noise.
     """
 
 
 @struct.dataclass
 class Momentum:
-    """Value of `Algorithm.reads` if the server reads a momentum of the rounds' mean messages, with noise.
+    """Value of `Algorithm.reads` for a server that reads a noisy momentum of the rounds' mean messages.
 
-    With s_t the mean of round t, the momentum is m_t = (1−α)·m_{t−1} + α·s_t, from m_0 = 0.
+    If s_t is the mean message of round t, the momentum is m_t = (1−α)·m_{t−1} + α·s_t, starting from m_0 = 0.
 
     Attributes:
-        alpha: α, above 0 and at most 1.
+        alpha: α, weight of the newest mean, above 0 and at most 1.
     """
 
     alpha: Any
@@ -116,11 +120,12 @@ MEAN = Mean()
 
 
 class Before(NamedTuple):
-    """Facts of a machine's previous round, which `Algorithm.increment` receives.
+    """Facts of a machine's previous participation, which `Algorithm.increment` receives.
 
     Attributes:
-        received: what `remember` returned in that round, zeros before the first one.
-        round: number of that round, 0 before the first one.
+        received: values that `Algorithm.remember` returned in the round of the previous participation. All are zero if
+            the machine takes part for the first time.
+        round: number of that round, or 0 if the machine takes part for the first time.
     """
 
     received: Any
@@ -128,7 +133,7 @@ class Before(NamedTuple):
 
 
 class NormBound(NamedTuple):
-    """Bound on the norm of a record's message, and the assumptions on which the bound relies."""
+    """Bound on the L2 norm of a record's message (`norm`), and the assumptions from which it follows."""
 
     norm: float
     assumptions: tuple[Assumption, ...]
@@ -143,8 +148,9 @@ class Part(Decorated):
     def leaves(self) -> dict[str, Any]:
         """Return the numbers that can be swept, by name, such as "alpha".
 
-        The number b1 of an object in a field is "server.b1". With the metadata `several`, a field may be a tuple of
-        numbers, of which the second is "scales.1": they count from 0.
+        If a field holds an object with numbers of its own, the name is that of the field and that of the number:
+        "server.b1" is the number b1 of the object in the field `server`. If a field with the metadata `several` holds a
+        tuple of numbers, the name ends with the index, from 0: "scales.1" is the second number of `scales`.
         """
         found = {}
         for one in fields(self):  # type: ignore[arg-type]
@@ -158,9 +164,9 @@ class Part(Decorated):
         return found
 
     def with_values(self, values: Mapping[str, Any]) -> Any:
-        """Return a copy with other numbers, by the names of `leaves`.
+        """Return a copy with other numbers, given by the names of `leaves`.
 
-        None means a setting's default, and no change of one of several numbers.
+        None sets a number to its default. For one of several numbers in a tuple, None leaves it unchanged.
         """
         changes: dict[str, Any] = {}
         for one in fields(self):  # type: ignore[arg-type]
@@ -183,13 +189,15 @@ class Part(Decorated):
 
 
 class Algorithm(Part):
-    """Base class of algorithms: what machines send, and what the server computes from released numbers alone.
+    """Base class of algorithms: what machines send, and what the server computes from releases alone.
 
-    A subclass is a `flax.struct.dataclass` that defines `init`, `message`, `serve` and `point`.
+    A subclass is a `flax.struct.dataclass` that defines `init`, `message`, `serve` and `point`. A privacy object
+    computes, clips and noises the messages, so that an algorithm never sees data.
 
     Attributes:
-        recalls: True if a message uses gradients at several points, of which the server sends only the first. Machines
-            still have the others from earlier rounds. It affects only the counted costs.
+        recalls: False by default. True if a message uses gradients at several points, and machines remember all of
+            these but the first from earlier rounds. The server then sends only the first point, which lowers the
+            counted communication costs and nothing else.
 
     >>> import jax
     >>> from flax import struct
@@ -222,72 +230,105 @@ class Algorithm(Part):
 
     @property
     def reads(self) -> Reads:
-        """Statistic of the rounds' messages that the server reads, by default `Mean()`.
+        """Function of the rounds' messages that the server reads, such as their mean.
 
-        The value is `Mean()`, `Sum()`, `Growing()` or `Momentum(alpha)`. A run asks for it once, before anything is
-        compiled.
+        It is `Mean()` (the default), `Sum()`, `Growing()` or `Momentum(alpha)`. It must not change during a run,
+        because it is read once, before compilation.
         """
         return MEAN
 
     def check(self, public: Public) -> None:
-        """Raise Refusal if the algorithm cannot be run on the problem. Default: check the algorithm's optimisers."""
+        """Raise Refusal if the algorithm cannot be run on a problem with these public facts.
+
+        By default, only the algorithm's optax optimisers are checked, on the initial parameters.
+        """
         check_optimizers(self, public.start)
 
     def init(self, public: Public, step: Any) -> Any:
-        """Return the server's state before the first round, a pytree."""
+        """Return the server's state before the first round, a pytree.
+
+        Args:
+            public: public facts of the problem, such as the initial parameters.
+            step: step size of the run.
+        """
         raise Undefined(f"{type(self).__name__} must define init(public, step)")
 
     def message(self, server: Any, t: Any) -> Linear:
-        """Return what a machine sends for one record in round t: a combination of gradients, or `per_record(…)`.
+        """Return the message of one record in round t: a combination of its gradients, or `per_record(…)`.
 
-        The combination is written as sums and multiples of `gradient(point)`.
+        A combination is written as sums and multiples of `gradient(point)`, for example `t * gradient(x) -
+        gradient(y)`.
+
+        Args:
+            server: the server's state.
+            t: number of the round, from 1.
         """
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
 
     def smoothing(self, server: Any) -> Any:
-        """Return the strength of the loss's smoothing in the next round, or None for the problem's own strength.
+        """Return the strength with which the loss is smoothed in the next round.
 
-        The problem's loss must be a `Moreau`. Noise does not depend on the strength, because a smoothed loss keeps the
-        bound on its gradient's norm.
+        The problem's loss must be a `Moreau` envelope. None, the default, keeps the strength that the problem was built
+        with. The noise does not depend on the strength, because smoothing does not increase the bound on the gradient's
+        norm.
         """
         return None
 
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
-        """Return what one record adds to its machine's sum in round t. For `Growing()`, it replaces `message`."""
+        """Return the message of one record that is added to its machine's sum in round t.
+
+        It is defined instead of `message` by algorithms whose `reads` is `Growing()`.
+
+        Args:
+            server: the server's state.
+            t: number of the round, from 1.
+            before: facts of the machine's previous participation.
+        """
         raise Undefined(f"{type(self).__name__} must define increment(server, t, before)")
 
     def remember(self, server: Any) -> Any:
-        """Return what a machine stores of the server's state until its next `increment`, a pytree of numbers."""
+        """Return the numbers that a machine stores when it takes part, a pytree.
+
+        They are computed from the server's state, and the machine's next `increment` receives them as
+        `before.received`.
+        """
         raise Undefined(f"{type(self).__name__} must define remember(server)")
 
     def serve(self, server: Any, read: Any, at: At) -> Any:
         """Return the server's state after a round.
 
         Args:
-            read: the statistic named by `reads`, with noise, shaped like the parameters or the value of `per_record`.
+            server: the server's state before the round.
+            read: noisy value of the function named by `reads`. It is shaped like the parameters, or like the value of
+                the function of `per_record`.
+            at: public facts of the round.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")
 
     def point(self, server: Any) -> Any:
-        """Return the reported parameters."""
+        """Return the parameters that the algorithm reports as its result, from the server's state."""
         raise Undefined(f"{type(self).__name__} must define point(server)")
 
     def iterates(self, server: Any) -> dict[str, Any]:
-        """Return other iterates by name, which are evaluated in addition to the reported one. Default: none."""
+        """Return other parameters by name, which metrics evaluate in addition to `point`. Default: none."""
         return {}
 
     def check_rounds(self, rounds: int) -> None:
-        """Raise Refusal if a run cannot have this number of rounds. Default: any number."""
+        """Raise Refusal if the algorithm cannot run for this number of rounds. Default: any number is allowed."""
 
     def planned(self, rounds: int, step: float) -> Any:
-        """Return a copy with values filled in that depend on the number of rounds or the step size. Default: itself."""
+        """Return a copy in which values are set that depend on the number of rounds or the step size.
+
+        An example is a schedule of weights. By default, the algorithm is returned unchanged.
+        """
         return self
 
     def bound(self, public: Public) -> NormBound:
-        """Return the bound on a message's norm if no clip is set. Private runs enforce it by clipping.
+        """Return a bound on the L2 norm of a record's message, for runs without a `clip`.
 
-        Default: the loss's Lipschitz constant, which bounds a message that is one gradient. For other messages, an
-        algorithm must define this function, or its privacy object must have a clip.
+        A private run clips every message to this bound. The default is the loss's Lipschitz constant, which is a bound
+        if the message is one gradient. For other messages, either the algorithm defines this function, or the privacy
+        object must have a clip.
         """
         return lipschitz_bound(public)
 

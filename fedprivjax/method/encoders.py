@@ -21,7 +21,10 @@ FLOAT = 32  # bits of a number
 
 
 class Encoder(Decorated):
-    """Base class of encoders, which compress messages. A custom one is a frozen dataclass with `encode` and `bits`.
+    """Base class of encoders, which compress machines' messages before they are sent.
+
+    A custom encoder is a frozen dataclass that defines `encode` and `bits`. In the example, a message becomes its signs
+    and one float32 number of 32 bits (`FLOAT`), the mean absolute value.
 
     >>> from fedprivjax import FedAvg
     >>> @dataclass(frozen=True)
@@ -38,38 +41,46 @@ class Encoder(Decorated):
     stated: ClassVar[Stated] = Stated(by=("norm_bound",), free=("bits",))
 
     def encode(self, message: jax.Array, key: jax.Array) -> jax.Array:
-        """Return what the server reads from an encoded message, of the message's shape [d].
+        """Return the vector that the server decodes from an encoded message, float32 [d].
+
+        Encoding and decoding are one function, because a simulation needs only the result of both.
 
         Args:
-            message: the machine's message with its own noise, float32 [d].
+            message: the machine's message, to which the machine's own noise (if any) is already added, float32 [d].
             key: random key of the machine.
         """
         raise Undefined(f"{type(self).__name__} must define encode(message, key)")
 
     def bits(self, dimension: int) -> float:
-        """Return the number of bits of an encoded message of `dimension` numbers."""
+        """Return the number of bits of one encoded message.
+
+        Args:
+            dimension: number of coordinates of the message.
+        """
         raise Undefined(f"{type(self).__name__} must define bits(dimension)")
 
     def norm_bound(self, norm: float, dimension: int) -> float:
-        """Return a bound on the L2 norm of every encoded message. Default: inf, no bound.
+        """Return a bound on the L2 norm of every message after encoding and decoding. Default: infinity.
 
-        It must be finite with a trusted server, whose noise is calibrated to it.
+        A trusted server's noise is calibrated to this bound. With a trusted server, it must therefore be finite.
 
         Args:
-            norm: bound on the norm of the message before encoding.
-            dimension: number of numbers in a message.
+            norm: bound on the L2 norm of the message before encoding.
+            dimension: number of coordinates of the message.
         """
         return inf
 
 
 @dataclass(frozen=True)
 class Quantiser(Encoder):
-    r"""Unbiased random rounding to few levels: QSGD of Alistarh et al., NeurIPS 2017.
+    r"""Unbiased random rounding of coordinates to few levels: QSGD of Alistarh et al., NeurIPS 2017.
 
-    A message x has d numbers. With s = `levels`, the number x_j becomes ‖x‖·sign(x_j)·ξ_j/s. Here ξ_j is
-    s·abs(x_j)/‖x‖, rounded at random to one of the two nearest integers such that the mean is unchanged. The expected
-    squared error is at most min(d/s², √d/s)·‖x‖², and the norm at most (1 + √d/s)·‖x‖. An encoded message consists of
-    ‖x‖ as a float32, and of ⌈log₂(2s + 1)⌉ bits for the sign and level of each number.
+    With s = `levels`, a coordinate x_j of a message x becomes ‖x‖·sign(x_j)·ξ_j/s. The integer ξ_j is s·abs(x_j)/‖x‖,
+    rounded up or down at random such that its mean is unchanged.
+
+    For d coordinates, the expected squared error is at most min(d/s², √d/s)·‖x‖², and the encoded norm at most (1 +
+    √d/s)·‖x‖. An encoded message consists of ‖x‖ as a float32, and of ⌈log₂(2s + 1)⌉ bits for the sign and the level of
+    each coordinate.
 
     Attributes:
         levels: s, number of levels above 0.
@@ -102,13 +113,14 @@ class Quantiser(Encoder):
 
 @dataclass(frozen=True)
 class Sparsifier(Encoder):
-    """Unbiased random choice of coordinates: chosen ones are divided by the `fraction`, the others become 0.
+    """Unbiased random sparsification: chosen coordinates are scaled up, the others are set to 0.
 
-    If k of the d numbers of a message x are chosen, the expected squared error is (d/k − 1)·‖x‖², and the norm is at
-    most (d/k)·‖x‖. Only the k numbers are sent, since the server knows the seed that gives their places.
+    If k of the d coordinates of a message x are chosen, each of them is multiplied by d/k. The expected squared error
+    is then (d/k − 1)·‖x‖², and the encoded norm at most (d/k)·‖x‖. Only the k values are sent. Their positions need no
+    bits, since they follow from a seed that the server knows.
 
     Attributes:
-        fraction: k/d in (0, 1]. k is rounded, and at least 1.
+        fraction: k/d, fraction of the coordinates that are sent, in (0, 1]. The number k is rounded, and at least 1.
 
     Raises:
         Refusal: if `fraction` is not in (0, 1].

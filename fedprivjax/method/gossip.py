@@ -21,10 +21,11 @@ class StepState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class GradientSteps(Algorithm):
-    """Projected gradient descent on the parameters, which reports the last iterate.
+    """Algorithm of projected gradient descent, which reports the last iterate.
 
     Attributes:
-        server: optax transformation or schedule that replaces the plain step, as in `NoisySGD`. None is the plain step.
+        server: optax transformation that computes the update from the gradient, such as `optax.adam`, or an optax
+            schedule of factors on the step size. The default None takes plain gradient steps.
     """
 
     server: Any = optimizer_field()
@@ -46,19 +47,21 @@ class GradientSteps(Algorithm):
 @final
 @struct.dataclass
 class Gossip(Algorithm):
-    """Algorithm without a server: every machine takes a step, and then averages its state with its neighbours' states.
+    """Decentralised algorithm: every machine takes a step, and then averages its state with its neighbours' states.
 
-    In each round, machine i takes a step from its own noisy message alone, which leads to the state s_i. It continues
-    with Σ_j W_ij·s_j, for weights W given by `mixing`. All machines take part in every round, and the mean of their
-    points is reported.
+    There is no server. In each round, machine i takes a step from its own noisy message, which leads to a state s_i. It
+    then continues with Σ_j W_ij·s_j, a weighted mean over its neighbours j and itself. All machines take part in every
+    round. The reported result is the mean of the machines' parameters.
 
     Attributes:
-        steps: algorithm of the steps, which must read means. Every machine holds its own copy of the algorithm's server
-            state. All floating-point numbers of the state are averaged with the neighbours' numbers.
-        mixing: rule for the weights W, see `Mixing`. Named graphs are "ring", "complete", `Torus(rows, columns)` and
-            `RandomRings(rings, seed)`. A networkx graph or a matrix is allowed, too. Of a list, each round uses the
-            next entry, and `Matchings(rounds, seed)` is a list of random matchings.
-        weights: W of each round until the rounds repeat, [period, machines, machines]; set by calibration.
+        steps: algorithm of each machine's steps, such as `GradientSteps()`. Its `reads` must be `Mean()`. Every machine
+            holds its own copy of the state that the algorithm's server would have, and all floating-point numbers of
+            this state are averaged with the neighbours'.
+        mixing: rule for the weights W (`Mixing`): a graph, a networkx graph, a matrix W, or a list. Graphs are "ring",
+            "complete", `Torus(rows, columns)` and `RandomRings(rings, seed)`. With a list, the rounds use its entries
+            in turn. `Matchings(rounds, seed)` stands for a list of random matchings.
+        weights: the matrices W of the rounds, [period, machines, machines]; round t uses matrix (t − 1) mod period. Set
+            by calibration.
 
     >>> from fedprivjax import Full, NoisyMessages, Protocol, datasets, from_dataset, simulate
     >>> method = Protocol(Gossip(mixing="ring"), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.1)

@@ -65,27 +65,28 @@ class Rotation(NamedTuple):
 class IntegerSums(WorkPrivacy):
     """Integer noise that machines add to sums under secure aggregation; protects all records of a machine.
 
-    A machine clips its update, rotates it, multiplies it by a public `scale` s, and rounds it at random to integers. It
-    adds integer noise, and sends the result modulo 2^b, for b = `bits`. The server sees only the sum of a round's
-    messages modulo 2^b.
+    A machine clips its update, rotates it by a public random rotation, multiplies it by a public number s (`scale`),
+    and rounds the coordinates at random to integers. It adds integer noise, and sends the result modulo 2^b, for b =
+    `bits`. The server sees only the sum of a round's messages modulo 2^b.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
-        update_clip: C, bound on the norm of a machine's whole update.
+        update_clip: C, bound on the L2 norm of a machine's whole update.
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         bits: b, number of bits of a coordinate, from 2 to 24.
-        scale: s, integers per unit of the update. None is the largest scale at which `deviations` standard deviations
-            of a coordinate of the sum are in the range of b bits.
-        deviations: number of standard deviations for the default scale.
-        beta: β in [0, 1). Rounding may increase the norm of an update, and is repeated if the norm exceeds a bound.
-            This has probability at most β for each rounding. A larger β gives a smaller bound and less noise, but more
-            bias from repetitions.
-        relation: neighbouring relation. With "add-or-remove-one", a removed machine still sends zeros with noise.
-        planned_scale: s, as calibration computed it.
+        scale: s, factor from units of the update to integers. By default (None), it is as large as possible while k
+            standard deviations of a coordinate of the sum fit in the range of b bits, with k = `deviations`.
+        deviations: k, used for the default scale only.
+        beta: β in [0, 1). Rounding may increase the norm of an update. The noise is calibrated to a bound on the norm
+            after rounding, and a rounding that exceeds the bound is repeated. The bound is such that this has
+            probability at most β. A larger β gives a smaller bound and less noise, but more bias from repetitions.
+        relation: neighbouring relation of machines, "replace-one" or "add-or-remove-one". With the latter, a removed
+            machine still sends zeros with noise.
+        planned_scale: the value of s in the run; set by calibration.
 
-    **Privacy**: (ε, δ)-DP for one machine, by default against a `SecureSum`, which sees the sums alone. `noise_std` is
-    the standard deviation of a machine's noise in units of the update. Runs with `noise_std=0` send integers without
-    noise.
+    **Privacy**: (ε, δ)-DP for one machine, by default against a `SecureSum`, an adversary that sees only the sums.
+    `noise_std` is the standard deviation of one machine's noise, in units of the update. Runs with `noise_std=0` send
+    integers without noise.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -143,16 +144,22 @@ class IntegerSums(WorkPrivacy):
 
     @property
     def step_divisor(self) -> Any:
-        """Divisor of a step's sum: B if records are sampled independently, None for the number of records."""
+        """Divisor of the sum over a local step's records. None stands for the number of these records.
+
+        It is the fixed batch size B if every record is sampled independently (Poisson), so that the number of records
+        is random.
+        """
         return self.work.batch if self.work.of_step.independent else None
 
     def scale_for(self, noise_std: float, machines: float, numbers: int) -> float:
-        """Return the public scale s, integers per unit of the update.
+        """Return s, the public factor from units of the update to integers.
+
+        It is `scale` if given, and otherwise the default described there.
 
         Args:
             noise_std: standard deviation of a machine's noise, in units of the update.
             machines: expected number of machines in a sum.
-            numbers: number of coordinates of a message: the dimension, rounded up to a power of two.
+            numbers: number of coordinates of a message: the dimension of the update, rounded up to a power of two.
 
         >>> from fedprivjax import LocalEpochs
         >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=12)
@@ -172,10 +179,14 @@ class IntegerSums(WorkPrivacy):
         return float(np.float32(sqrt(room / variance)))  # as a run reads it
 
     def wrap_probability(self, noise_std: float, machines: float, numbers: int) -> float:
-        """Return an estimate of the probability that a coordinate of a sum leaves the range of b bits.
+        """Return the estimated probability that a coordinate of a sum leaves the range of b bits and wraps.
 
-        It assumes a normally distributed coordinate, and updates that all have the largest norm and the same direction.
-        The arguments are the same as for `scale_for`.
+        The estimate assumes a normally distributed coordinate, and updates that all have norm C and the same direction.
+
+        Args:
+            noise_std: standard deviation of a machine's noise, in units of the update.
+            machines: expected number of machines in a sum.
+            numbers: number of coordinates of a message: the dimension of the update, rounded up to a power of two.
 
         >>> from fedprivjax import LocalEpochs
         >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=8, scale=70.0)
@@ -199,11 +210,18 @@ class IntegerSums(WorkPrivacy):
         return clip(vector, self.update_clip).value, info
 
     def sent(self, message: Any, info: dict, bound: Rotation, noise: Any, facts: Facts) -> jax.Array:
-        """Return a bounded message as a rotated vector, [D]."""
+        """Return a clipped update, padded with zeros to D coordinates and rotated; float32 [D].
+
+        D is the dimension of the update, rounded up to a power of two. The rotation is public and differs between
+        rounds.
+        """
         return rotated(ravel_pytree(message)[0], bound.round)
 
     def encoded(self, message: jax.Array, key: jax.Array, facts: Facts) -> jax.Array:
-        """Return the integers of a rotated vector without noise and modulus, int32 [D]."""
+        """Return a rotated update multiplied by the scale and rounded at random; int32 [D].
+
+        Noise and the modulus are applied later.
+        """
         most = rounded_norm(self.planned_scale * self.update_clip, self.beta, message.size)
         return rounded(key, self.planned_scale * message, most)
 
@@ -218,11 +236,19 @@ class IntegerSums(WorkPrivacy):
         return None if own_noise is None else own_noise.levels
 
     def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
-        """Return the divisor of the sum of messages, E|S_r|."""
+        """Return the number by which the server divides a round's sum: the expected number of participants."""
         return inputs.divisor
 
     def read(self, total: Any, divisor: Any, noise: IntegerNoise | None, bound: Rotation, facts: Facts):
-        """Return the mean of the updates from their sum modulo 2^b, [D], and the memory of the next round."""
+        """Return the mean update, shaped like a machine's message, and the public memory of the next round.
+
+        Args:
+            total: sum of the participants' integers without noise, int32 [D].
+            divisor: number by which the sum is divided.
+            noise: integer noise of the sum, or None in a run without noise.
+            bound: public memory of this round, which says which rotation is used.
+            facts: facts of the run, such as the shape of a message.
+        """
         values = total if noise is None else total + noise.levels
         seen = centred(values, self.bits)
         mean = unrotated(seen.astype(jnp.float32), bound.round) / (self.planned_scale * divisor)
@@ -230,16 +256,19 @@ class IntegerSums(WorkPrivacy):
         return _unravelled(mean, facts.form), Rotation(bound.round + 1, wrapped)
 
     def reported(self, before: Rotation, after: Rotation) -> dict[str, Any]:
-        """Return `wrapped_share`, the share of coordinates of the sum that the modulus changed."""
+        """Return the metric `wrapped_share`: fraction of the sum's coordinates that left the range of b bits."""
         return {"wrapped_share": after.wrapped}
 
     def reduced(self, messages: Any) -> Any:
-        """Return integers as they are sent or summed, modulo 2^b."""
+        """Return messages or their sums modulo 2^b, as an adversary sees them."""
         integers = messages is not None and np.issubdtype(messages.dtype, np.integer)
         return np.asarray(centred(jnp.asarray(messages), self.bits)) if integers else messages
 
     def decoded(self, messages: jax.Array) -> jax.Array:
-        """Return the updates that a run's integers stand for, [rounds, per_round, D], without the modulus."""
+        """Return updates from a run's integer messages, in their original units; float32 [rounds, per_round, D].
+
+        The rotation is undone, and the integers are divided by the scale. `messages` must not be reduced modulo 2^b.
+        """
 
         def one(t, rows):
             return jax.vmap(lambda row: unrotated(row.astype(jnp.float32), t) / self.planned_scale)(rows)
@@ -282,7 +311,13 @@ class IntegerSums(WorkPrivacy):
         return IntegerEvent(self.distribution, scale * noise_std, norms, schedule.total, terms)
 
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
-        """Return the scale. Warn if the modulus wraps often, and refuse a scale whose integers are not exact."""
+        """Return the value of `planned_scale`, by name, for the calibrated noise.
+
+        Warn if a coordinate of a sum leaves the range of b bits with a probability above 1/1000.
+
+        Raises:
+            Refusal: if the scale is so large that float32 does not represent the integers exactly.
+        """
         machines, numbers = facts.plan.schedule.divisor, facts.dimension
         scale = self.scale_for(noise_std, machines, numbers)
         norm = scale * self._norm
@@ -307,11 +342,12 @@ class IntegerSums(WorkPrivacy):
         return float(self.bits * dimension)
 
     def protocol_bits(self, machines: float) -> float:
-        """Return the bits of secure aggregation that a machine sends in a round besides its masked message.
+        """Return the number of bits that secure aggregation adds per machine and round to the masked message.
 
-        Two public keys, an encrypted share of two secrets to every other machine, and a share of every machine at the
-        end: 2·a_K + (3n − 2)·a_S (Bonawitz et al., CCS 2017, Section 7.1), with keys and shares of 256 bits. Masks add
-        no bits.
+        In a sum of n machines, a machine sends two public keys, an encrypted share of two secrets to every other
+        machine, and at the end one share for every machine. These are 2·a_K + (3n − 2)·a_S bits (Bonawitz et al., CCS
+        2017, Section 7.1), with a_K = 256 bits for a key and a_S = 256 bits for a share. Masks add no bits to a
+        message.
         """
         return 2 * KEY_BITS + (3 * machines - 2) * SHARE_BITS
 

@@ -36,10 +36,11 @@ class Statistic(NamedTuple):
 class Linear:
     """Message of one record: a combination of gradients of the record's loss at several points.
 
-    The message is Σ_k c_k·∇f(x_k; record), with numbers c_k, points x_k and the record's loss f.
+    The message is Σ_k c_k·∇f(x_k; record), with numbers c_k, public points x_k, and the loss f of the record. The
+    object holds only the c_k and x_k. The privacy object computes the gradients and bounds the message.
 
-    The object holds points and numbers, but no gradient: the privacy object computes and bounds the message. Messages
-    can be added, subtracted and multiplied by numbers. A message of `per_record` is another function of the record.
+    Messages are made by `gradient(point)`. They can be added, subtracted, and multiplied by numbers. `per_record` makes
+    a message that is another function of the record.
 
     >>> x, before = jnp.ones(2), jnp.zeros(2)
     >>> 3.0 * gradient(x) - 2.0 * gradient(before)
@@ -81,12 +82,16 @@ class Linear:
         return f"a combination of {len(self._points)} gradient{'s' * (len(self._points) > 1)}"
 
     def tree_flatten(self):
-        """Return coefficients and points as children, and the function of `per_record`, if any."""
+        """Return what `jax.tree_util` needs to flatten a message: its children, and its static data.
+
+        The children are the coefficients and the points. The static data is the function given to `per_record`, or
+        None.
+        """
         return (self._coefficients, self._points), self._statistic
 
     @classmethod
     def tree_unflatten(cls, statistic, children) -> "Linear":
-        """Return the message of these children."""
+        """Return the message with the given static data and children, the inverse of `tree_flatten`."""
         coefficients, points = children
         return cls(coefficients, points, statistic)
 
@@ -95,7 +100,7 @@ def gradient(point: Any) -> Linear:
     """Return the message that is the gradient of one record's loss at a public point.
 
     Args:
-        point: a pytree shaped like the parameters.
+        point: public point, a pytree shaped like the parameters.
 
     >>> import numpy as np
     >>> print(2.0 * gradient(np.ones(3)) - gradient(np.zeros(3)))
@@ -105,17 +110,17 @@ def gradient(point: Any) -> Linear:
 
 
 def per_record(function: Callable[..., Any], point: Any, *public: Any, shape: tuple[int, ...] = ()) -> Linear:
-    """Return a message that is a function of one record other than its gradient, such as a difference of losses.
+    """Return a message that is a function of one record other than its gradient, such as a loss difference.
 
-    It is evaluated for one record at a time, and clipped as a whole. The function sees a `Record`, the `point` and the
-    `public` numbers, and nothing else.
+    The function is evaluated for one record at a time, and its value is clipped as a whole. It sees a `Record`, `point`
+    and `public`, and nothing else.
 
     Args:
         function: `(record, point, *public) -> value`, defined at the top level of a module, without a closure or
-            defaults. In it, `record.loss(params)` is the loss of the record, and `record.example` the record itself.
-        point: the point at which machines are queried, a pytree shaped like the parameters.
-        public: further public numbers, pytrees, which all machines receive.
-        shape: shape of the value, an array of float32.
+            defaults. In it, `record.loss(params)` is the loss of the record, and `record.example` is the record itself.
+        point: public point that machines receive as in `gradient`, a pytree shaped like the parameters.
+        public: further public arguments of the function, pytrees of numbers, which all machines receive.
+        shape: shape of the function's value, a float32 array. The default is a scalar.
 
     >>> per_record(lambda record, w: record.loss(w), jnp.zeros(2))
     the function fedprivjax.method.linear.<lambda> of a record

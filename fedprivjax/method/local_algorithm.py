@@ -13,13 +13,13 @@ from fedprivjax.method.server_step import check_optimizers, initial, stepped
 
 
 class Work(NamedTuple):
-    """Public facts of a machine's local work in a round.
+    """Public facts about one machine's local work in one round.
 
     Attributes:
-        step: step size η, times `step_scale`.
-        planned: largest number of local steps of any machine in a round, a constant.
-        taken: number of steps that this machine takes in the round.
-        project: projection onto the constraint set.
+        step: step size of the local steps: the protocol's `step_size` times its factor `step_scale`.
+        planned: largest number of local steps of any machine in a round, the same in all rounds.
+        taken: number of steps that this machine takes in the round, at least 1.
+        project: function that projects parameters onto the constraint set.
     """
 
     step: Any
@@ -29,16 +29,17 @@ class Work(NamedTuple):
 
 
 class AtServer(NamedTuple):
-    """Public facts of a round, which `serve` receives.
+    """Public facts of one round, which the function `serve` of an algorithm with local steps receives.
 
     Attributes:
         t: number of the round, from 1, float32.
-        step: step size η of the local steps, times `step_scale`.
+        step: step size of the local steps: the protocol's `step_size` times its factor `step_scale`.
         planned: largest number of local steps of any machine in a round.
-        cohort: public divisor of the messages' sum, or the sum of their weights.
-        project: projection onto the constraint set.
-        start: initial parameters.
-        key: random key for the server's own choices in the round.
+        cohort: number by which the sum of the round's messages was divided: the sum of their weights, or the expected
+            number of participants, depending on the privacy object.
+        project: function that projects parameters onto the constraint set.
+        start: initial parameters, a pytree.
+        key: random key for random choices of the server in the round.
     """
 
     t: Any
@@ -51,18 +52,28 @@ class AtServer(NamedTuple):
 
 
 class LocalAlgorithm(Part):
-    """Base class of algorithms with local work. A subclass is a `flax.struct.dataclass`.
+    """Base class of algorithms with local steps, such as federated averaging.
 
-    It defines `init`, `move`, `serve` and `point`. In a round, `enter` returns a machine's carry, the state of its
-    local steps. Each step evaluates the message of `ask` for every record of a minibatch, and `move` updates the carry
-    by their mean. The machine then sends the message of `leave`, and nothing else. By default, the carry is a point
-    that starts at the received one (in a `Walk` if the local steps have an optimiser). `ask` then returns the gradient
-    at this point, and `leave` the last point minus the received one.
+    A subclass is a `flax.struct.dataclass` that defines `init`, `move`, `serve` and `point`. Its functions are called
+    in this order in a round:
+
+    1. The server sends `sends`.
+    2. `enter` returns a machine's *carry*: the state of its local steps in this round, such as its current point.
+    3. In each local step, `ask` states the message of a record. The mean of these messages over a minibatch is
+      computed, and `move` returns the new carry.
+    4. `leave` returns the message that the machine sends after its last step. Nothing else leaves the machine.
+    5. `serve` updates the server's state with the mean of the machines' messages.
+
+    By default, the carry is a point that starts at the received one. If the local steps have an optimiser, it is a
+    `Walk`: the point together with the optimiser's state. By default, `ask` is the gradient at the point, and `leave`
+    is the last point minus the received one.
+
+    A machine may also keep a state between rounds. It is `own` before the first round, and `hold` and `keep` change it.
 
     Attributes:
-        equal_weights: True to average messages with equal weights, also if the privacy object would weigh them by the
-            machines' numbers of records.
-        local: optimiser of the local steps of an algorithm with such a field, else None.
+        equal_weights: False by default. True averages machines' messages with equal weights, even if the privacy object
+            would weight them by numbers of records.
+        local: None by default. A subclass with an optimiser of the local steps stores it in a field of this name.
     """
 
     kind, decorator = "algorithm", PYTREE
@@ -70,69 +81,107 @@ class LocalAlgorithm(Part):
     local = None
 
     def init(self, public: Public, step: Any) -> Any:
-        """Return the server's state before the first round, a pytree."""
+        """Return the server's state before the first round, a pytree.
+
+        Args:
+            public: public facts of the problem, such as the initial parameters.
+            step: step size of the local steps.
+        """
         raise Undefined(f"{type(self).__name__} must define init(public, step)")
 
     def sends(self, server: Any) -> Any:
-        """Return what the server sends to all machines of a round, a pytree. Default: its state."""
+        """Return the pytree that the server sends to all machines of a round. Default: the server's state."""
         return server
 
     def own(self, public: Public) -> Any:
-        """Return the state of a machine before its first round, which it keeps between rounds. Default: (), none."""
+        """Return the state of a machine before it first takes part. The machine keeps its state between rounds.
+
+        The default is the empty tuple: machines keep nothing.
+        """
         return ()
 
     def enter(self, received: Any, own: Any) -> Any:
-        """Return the carry before a machine's first local step. Default: the received point, or a `Walk` from it.
+        """Return a machine's carry, the state of its local steps, before the first step of a round.
+
+        By default, it is the received point, or a `Walk` from this point if the local steps have an optimiser.
 
         Args:
-            received: what the server sent, as `sends` returned it.
-            own: the machine's state.
+            received: pytree that the server sent (`sends`).
+            own: state that the machine keeps between rounds.
         """
         return begun(self.local, received)
 
     def ask(self, carry: Any) -> Linear:
         """Return the message of one record in the next local step. Default: the gradient at the machine's point.
 
-        The message's first gradient must be at the machine's point, because metrics and transcripts report this point.
+        If the message has several gradients, the first must be at the machine's current point. Metrics and transcripts
+        take the point from there.
+
+        Args:
+            carry: the machine's carry, the state of its local steps.
         """
         return gradient(point_of(carry))
 
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:
-        """Return the carry after a local step.
+        """Return a machine's carry, the state of its local steps, after one step.
 
         Args:
-            g: mean of the step's messages over the minibatch, with noise if records are protected.
+            carry: the carry before the step.
+            g: mean of the records' messages over the step's minibatch. It has noise if the privacy object adds noise in
+                local steps.
+            received: pytree that the server sent in this round.
+            own: state that the machine keeps between rounds.
+            work: public facts, such as the step size and the projection.
         """
         raise Undefined(f"{type(self).__name__} must define move(carry, g, received, own, work)")
 
     def leave(self, carry: Any, received: Any, own: Any, work: Work) -> Any:
-        """Return the machine's message after its local steps, a pytree of floats. A machine without a step sends 0.
+        """Return the message that a machine sends after its local steps, a pytree of floats.
 
-        Default: the machine's point minus `received`.
+        The default is the machine's last point minus `received`. The message of a machine that took no step is replaced
+        by 0.
+
+        Args:
+            carry: the carry after the last local step.
+            received: pytree that the server sent in this round.
+            own: state that the machine keeps between rounds.
+            work: public facts, such as the step size.
         """
         return sub(point_of(carry), received)
 
     def hold(self, carry: Any, own: Any) -> Any:
-        """Return the machine's state after its local steps, such as a part of its point. Default: unchanged."""
+        """Return the state that a machine keeps, after its local steps and before its message is clipped.
+
+        An example is a part of its last point. By default, the state is unchanged.
+
+        Args:
+            carry: the carry after the last local step.
+            own: state before the round.
+        """
         return own
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
-        """Return the machine's state after the round. Default: the state that `hold` returned.
+        """Return the state that a machine keeps until it takes part again. Default: `own` unchanged.
 
         Args:
             own: the state that `hold` returned.
             message: the machine's message after clipping, before noise and encoding.
+            work: public facts, such as the step size.
         """
         return own
 
     def adapt(self, own: Any, g: Any, received: Any, work: Work) -> Any:
-        """Return a machine's personal parameters after a step on them. Default: machines have none.
+        """Return a machine's personal parameters after one step on them. By default, machines have none.
 
-        The state of a machine (`own`) is then its personal parameters, and the algorithm defines no `hold` and `keep`.
-        Messages must not depend on them: `enter`, `move` and `leave` receive zeros in their place.
+        An algorithm that defines this function uses the state of a machine (`own`) for personal parameters, such as a
+        model of its own. It defines neither `hold` nor `keep`. Messages must not depend on personal parameters:
+        `enter`, `move` and `leave` receive zeros in their place.
 
         Args:
+            own: the personal parameters before the step.
             g: mean gradient of the step's minibatch at `personal(received, own)`, without clipping and noise.
+            received: pytree that the server sent in this round.
+            work: public facts, such as the step size.
         """
         raise Undefined(f"{type(self).__name__} must define adapt(own, g, received, work)")
 
@@ -140,30 +189,38 @@ class LocalAlgorithm(Part):
         """Return the server's state after a round.
 
         Args:
-            mean: mean of the machines' messages, with noise if machines are protected.
+            server: the server's state before the round.
+            mean: mean of the machines' messages. It has noise if the privacy object protects machines.
+            at: public facts of the round.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, mean, at)")
 
     def point(self, server: Any) -> Any:
-        """Return the reported parameters."""
+        """Return the parameters that the algorithm reports as its result, from the server's state."""
         raise Undefined(f"{type(self).__name__} must define point(server)")
 
     def iterates(self, server: Any) -> dict[str, Any]:
-        """Return other iterates by name, which are evaluated in addition to the reported one. Default: none."""
+        """Return other parameters by name, which metrics evaluate in addition to `point`. Default: none."""
         return {}
 
     def personal(self, point: Any, own: Any) -> Any:
-        """Return the parameters of a machine's model, from the reported point and its state. Default: the point."""
+        """Return the parameters of one machine's own model. Default: `point`, the same for all machines.
+
+        Args:
+            point: the reported parameters, or the parameters that the machine received.
+            own: state that the machine keeps between rounds.
+        """
         return point
 
     def planned(self, rounds: int) -> Any:
-        """Return a copy with values filled in that depend on the number of rounds. Default: itself."""
+        """Return a copy in which values are set that depend on the number of rounds. Default: unchanged."""
         return self
 
     def check(self, public: Public) -> None:
-        """Raise Refusal if the algorithm cannot run on the problem, before anything is traced.
+        """Raise Refusal if the algorithm cannot run on a problem with these public facts.
 
-        Default: checks of its optimisers, and that it does not define `adapt` together with `hold` or `keep`.
+        It is called before anything is compiled. By default, it checks the algorithm's optax optimisers. It also raises
+        Refusal if `adapt` is defined together with `hold` or `keep`.
         """
         check_optimizers(self, public.start)
         unused = [name for name in ("hold", "keep") if defines(self, name)]

@@ -14,15 +14,17 @@ from fedprivjax.problem.problem import Problem
 
 @struct.dataclass
 class Minibatch:
-    """The records of one local step.
+    """Records of one local step of one machine.
+
+    A minibatch has a fixed number of places, `width`. Places without a record are padding and have weight 0.
 
     Attributes:
-        problem: the problem, for its model.
-        samples: indices of the records, [width].
-        weights: weights of the records in the plan, [width], 0 for padding.
+        problem: the optimisation problem, which has the model and the data.
+        samples: index of the record in each place, int [width].
+        weights: weight of the record in each place, [width], 0 for padding.
         machine: index of the machine.
-        step: number of the step, from 0.
-        all_records: True if there is no padding, so that the program needs no mask.
+        step: number of the step in the round, from 0.
+        all_records: True if there is no padding, so that the compiled program needs no mask.
     """
 
     problem: Problem
@@ -34,33 +36,37 @@ class Minibatch:
 
     @property
     def examples(self) -> Any:
-        """The records, a pytree with leaves [width, ...]."""
+        """Features and labels (or other data) of the records, a pytree with leaves [width, ...]."""
         return self.problem.take(self.samples, self.machine)
 
     @property
     def used(self) -> jax.Array:
-        """True for records, False for padding, [width]."""
+        """Boolean mask of the places, shape [width]: True for records, False for padding."""
         return jnp.ones(self.weights.shape, bool) if self.all_records else self.weights != 0
 
     @property
     def count(self) -> jax.Array:
-        """Number of records."""
+        """Number of records in the minibatch, without padding."""
         return jnp.sum(self.used)
 
     def gradient(self, w, *, divisor: Any = None, clip: Any = None) -> Any:
-        """Return the mean gradient at w, a pytree of parameters, or 0 without records.
+        """Return the mean gradient of the minibatch at w, a pytree like the parameters, or 0 without records.
 
         Args:
-            divisor: divisor of the sum, or None for the number of records.
-            clip: bound on the norm of every record's gradient, or None.
+            w: point at which the gradients are computed.
+            divisor: number by which the sum of gradients is divided. None is the number of records.
+            clip: bound on the L2 norm to which each record's gradient is clipped, or None.
         """
         return self.mean(lambda gradient: gradient(w), divisor=divisor, clip=clip)
 
     def mean(self, message: Callable[[Callable], Any], *, divisor: Any = None, clip: Any = None) -> Any:
-        """Return the mean of the records' messages, with the arguments of `gradient`.
+        """Return the mean of a message over the records of the minibatch.
 
         Args:
-            message: function that returns a record's message, given a function from points to the record's gradients.
+            message: function from an oracle to one record's message. The oracle is a function that returns the
+                gradients of this record at the given points, as in `lambda gradient: gradient(w)`.
+            divisor: number by which the sum of messages is divided. None is the number of records.
+            clip: bound on the L2 norm to which each record's message is clipped, or None.
         """
         divisor = jnp.maximum(self.count, 1.0) if divisor is None else divisor
         each = jnp.where(self.used, 1.0 / divisor, 0.0)
@@ -69,14 +75,17 @@ class Minibatch:
 
 @struct.dataclass
 class LocalData:
-    """A machine's records in one round, cut into the minibatches of its local steps.
+    """Records that one machine uses in one round, cut into the minibatches of its local steps.
+
+    All minibatches have the same number of places, `width`. Places without a record are padding and have weight 0.
 
     Attributes:
-        problem: the problem, for its model and constraint set.
-        samples: indices of the records, [steps, width].
-        weights: weights of the records in the plan, [steps, width], 0 for padding.
+        problem: the optimisation problem, which has the model, the data and the constraint set.
+        samples: index of the record in each place, int [steps, width].
+        weights: weight of the record in each place, [steps, width], 0 for padding.
         machine: index of the machine.
-        longest: largest number of steps among the machines that are computed together, or None if unknown.
+        longest: largest number of steps among the machines that are computed in the same batch. Later steps are not
+            computed. None computes all steps.
         skips: True if steps without records are skipped, False if every step is taken.
         all_records: True if there is no padding.
     """
@@ -91,18 +100,23 @@ class LocalData:
 
     @property
     def taken(self) -> jax.Array:
-        """1 for steps that are taken, 0 for the others, [steps]."""
+        """Float32 mask of the local steps, shape [steps]: 1 for steps that are taken, 0 for skipped ones."""
         return jnp.any(self.weights != 0, axis=1).astype(jnp.float32) if self.skips else jnp.ones(self.samples.shape[0])
 
     @property
     def steps(self) -> jax.Array:
-        """Number of steps that are taken."""
+        """Number of local steps that the machine takes in the round, a float32 scalar."""
         return jnp.sum(self.taken)
 
     def scan(self, step: Callable[[Any, Minibatch], tuple[Any, Any]], start: Any) -> tuple[Any, Any]:
-        """Return the carry after `carry, output = step(carry, minibatch)` for every step, and the stacked outputs.
+        """Run `carry, output = step(carry, minibatch)` for every local step, like `jax.lax.scan`.
 
-        A skipped step changes nothing, and its output is 0.
+        Return the last carry, and the outputs of all steps stacked along a leading axis. A skipped step leaves the
+        carry unchanged, and its output is 0.
+
+        Args:
+            step: function from a carry and a `Minibatch` to the next carry and an output.
+            start: carry before the first step.
         """
 
         def one(carry, inputs):

@@ -46,19 +46,23 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
-        unit: protected unit: "record" for noise in every local step, "machine" for noise on clipped messages. Default:
-            no privacy.
-        clip: bound that is enforced on every record's message in a local step. None enforces the loss's Lipschitz
-            constant with unit = "record", and nothing otherwise.
-        update_clip: bound on the norm of a machine's whole message, required with unit = "machine": a number, or an
-            `AdaptiveClip`.
-        trust: "server" or "none". Default: "server" with unit = "machine", else "none".
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
-        noise: correlation of a trusted server's noise over rounds, as `noise_schedule` of `FedAvg`. With unit =
-            "machine" and trust = "none", a `Pairwise` adds noise that machines share.
-        encoder: `Encoder`, which compresses messages, or None.
+        unit: protected unit. "record" protects one record by noise in every local step. "machine" protects all records
+            of a machine by clipping its message and adding noise. None, the default, adds no noise.
+        clip: bound on the L2 norm of every record's message in a local step, enforced by clipping. If it is None,
+            records' messages are clipped to the loss's Lipschitz constant with unit = "record", and not clipped
+            otherwise.
+        update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping: a number, or an
+            `AdaptiveClip` that changes from round to round. Required with unit = "machine".
+        trust: "server" for a trusted server that adds the noise, or "none" for noise from the machines. Default:
+            "server" with unit = "machine", else "none".
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
+        noise: "independent" for fresh noise in every round. Other values correlate a trusted server's noise over
+            rounds, such as "tree" or "toeplitz"; `FedAvg` lists them as `noise_schedule`. With unit = "machine" and
+            trust = "none", a `Pairwise` adds noise that is shared by pairs of machines and cancels in their sum.
+        encoder: `Encoder` that compresses the machines' messages, or None.
 
-    **Privacy**: none, or (ε, δ)-DP for replacing one record or for one machine, against the adversary of `trust`.
+    **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, under the neighbouring relation
+    `relation`. The adversary is the one of the trust model `trust`.
 
     Raises:
         Refusal: if no theorem covers the settings.
@@ -131,29 +135,37 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
 
     @property
     def adaptive(self) -> bool:
-        """True if the clip of the messages is an `AdaptiveClip`."""
+        """True if `update_clip` is an `AdaptiveClip`, which changes from round to round."""
         return isinstance(self.update_clip, AdaptiveClip)
 
     @property
     def at_machines(self) -> bool:
-        """True if machines sample noise, in every local step or in their messages before these are encoded."""
+        """True if the simulation samples noise separately for every machine.
+
+        It does so for noise in local steps, and for noise in messages that are then encoded. Otherwise, it samples the
+        noise of the round's mean, which has the same distribution.
+        """
         own = self.trust == "none" and self.encoder is not None
         return self.unit == "record" or (self.unit == "machine" and own)
 
     @property
     def noisy_steps(self) -> bool:
-        """True if records are protected."""
+        """True if every local step has noise, which is the case with unit = "record"."""
         return self.unit == "record"
 
     @property
     def step_divisor(self) -> Any:
-        """Divisor of a step's sum: B if records are protected or sampled, None for the number of records."""
+        """Divisor of the sum over a local step's records. None stands for the number of these records.
+
+        It is the fixed batch size B if single records are protected, or if every record is sampled independently
+        (Poisson). With a fixed divisor, the sensitivity of the mean does not depend on the sampled number of records.
+        """
         return self.work.batch if self.unit == "record" or self.work.of_step.independent else None
 
     # ---- at a machine, traced
 
     def start(self) -> Any:
-        """Return the public memory before the first round: the clip, if it is adaptive."""
+        """Return the public memory before the first round: the first clip of an `AdaptiveClip`, otherwise ()."""
         return jnp.asarray(self.update_clip.start, jnp.float32) if self.adaptive else ()
 
     def step_noise(self, noise: Any, step: Any, dimension: int) -> jax.Array:
@@ -161,10 +173,14 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         return deviation * normals(jax.random.fold_in(key, step), (dimension,))
 
     def bounded(self, message: Any, bound: Any) -> tuple[Any, dict]:
-        """Return a machine's message, clipped as a whole if there is a clip, and clipping metrics.
+        """Return a machine's message clipped to norm `update_clip`, and the clipping metrics by name.
+
+        The metrics are `clipped_share`, 1 if the message was longer than the clip and else 0, and `message_norm`, its
+        norm before clipping. Without an `update_clip`, the message is unchanged and there are no metrics.
 
         Args:
-            bound: the adaptive clip of the round, or ().
+            message: the machine's message, a pytree.
+            bound: clip of this round with an `AdaptiveClip`, otherwise ().
         """
         if self.update_clip is None:
             return message, {}
@@ -175,10 +191,17 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         return clip(vector, limit).value, info
 
     def sent(self, message: Any, info: dict, bound: Any, noise: Any, facts: Facts) -> Any:
-        """Return a bounded message as it is sent: with its bit if the clip is adaptive, and the machine's own noise.
+        """Return a clipped message as the machine sends it, before encoding.
+
+        With an `AdaptiveClip`, the message becomes a pair of update and bit (`AdaptiveClip.pair`). If machines add
+        noise to their messages, the noise is added.
 
         Args:
-            noise: key and standard deviation of the machine's noise, or None.
+            message: the clipped message.
+            info: clipping metrics of the message, from `bounded`.
+            bound: clip of this round with an `AdaptiveClip`, otherwise ().
+            noise: random key and standard deviation of the machine's noise, or None if it adds none to its message.
+            facts: facts of the run, such as the calibrated noise.
         """
         if self.adaptive:
             norm = info["message_norm"]
@@ -190,7 +213,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         return unravel(vector + deviation * normals(key, vector.shape))
 
     def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
-        """Return what the server reads from an encoded message."""
+        """Return a message as the server decodes it. Without an encoder, it is unchanged."""
         if self.encoder is None:
             return message
         vector, unravel = ravel_pytree(message)
@@ -199,7 +222,11 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         return unravel(found if facts.encoded is None else clip(Dense(found), facts.encoded).value)
 
     def weight(self, data: LocalData, facts: Facts) -> Any:
-        """Return M·p_i, from the weights of the machine's records in the plan."""
+        """Return the weight of a machine's message in the server's mean, a scalar.
+
+        It is 1 if all machines count equally. If the problem has weights of machines, it is M·p_i, for M machines and
+        weight p_i of machine i (the p_i sum to 1).
+        """
         if not facts.weighted:
             return 1.0
         sampled = isinstance(self.work, LocalSteps) and self.work.batch
@@ -209,11 +236,18 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
     # ---- at the server, traced
 
     def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
-        """Return the divisor of the sum of messages: E|S_r| with unit = "machine", else the sum of the weights."""
+        """Return the number by which the server divides the sum of the machines' messages.
+
+        With unit = "machine", it is the expected number of participants of a round, which is public. Otherwise, it is
+        the sum of the participants' weights.
+        """
         return inputs.divisor if self.unit == "machine" else jnp.where(weight > 0, weight, 1.0)
 
     def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:
-        """Return the mean message with the server's noise, and the public memory of the next round."""
+        """Return the mean message with a trusted server's noise, and the public memory of the next round.
+
+        With an `AdaptiveClip`, the memory is the clip of the next round.
+        """
         mean = jax.tree.map(lambda leaf: leaf / divisor, total)
         if not self.at_machines and noise is not None:
             if self.adaptive and self.trust == "server":  # the multiplier is that of the sum
@@ -229,14 +263,14 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         return self.update_clip.bit_factor(facts.noise_std, least)
 
     def reported(self, before: Any, after: Any) -> dict[str, Any]:
-        """Return the `clip` of the round, if it is adaptive."""
+        """Return the metric `clip` of a round with an `AdaptiveClip`, otherwise no metric."""
         return {"clip": before} if self.adaptive else {}
 
     # ---- on the host
 
     @property
     def reads_cohort_size(self) -> bool:
-        """True if the clip is adaptive."""
+        """True if the expected number of participants is used, which is the case with an `AdaptiveClip`."""
         return self.adaptive
 
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
@@ -256,7 +290,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         return unit.norm
 
     def check(self, problem: Problem) -> None:
-        """Raise Refusal if the weights of the machines' messages are not covered."""
+        """Raise Refusal if the problem weights machines in a way that the guarantee does not cover."""
         sampler = self.work.of_step
         if problem.machine_weights is not None and sampler.independent:
             raise Refusal(
@@ -271,7 +305,10 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
             )
 
     def check_late(self, protocol: str) -> None:
-        """Raise Refusal unless late answers are covered."""
+        """Raise Refusal if a setting is not covered by a guarantee when machines answer some rounds late.
+
+        These are an `AdaptiveClip`, an encoder, and any `noise` other than "independent".
+        """
         named = {"update_clip": self.adaptive and self.update_clip, "encoder": self.encoder}
         named["noise_schedule"] = None if isinstance(self.noise, str) and self.noise == INDEPENDENT else self.noise
         for name, given in named.items():
@@ -280,7 +317,15 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
                 raise Refusal(f"{name} must be {usual} with late answers, for which no theorem is known, got {given}")
 
     def protecting(self, *, stateful: bool, dimension: int) -> NoisySteps | NoisyUpdates:
-        """Return the mechanism of the protected unit, for machines with or without a state."""
+        """Return the object that states noise and guarantee: `NoisySteps` or `NoisyUpdates`.
+
+        `NoisySteps` adds noise in local steps and protects single records. `NoisyUpdates` adds noise to messages and
+        protects machines.
+
+        Args:
+            stateful: True if machines keep a state between rounds.
+            dimension: number of coordinates of a message.
+        """
         if self.unit != "machine":
             return NoisySteps(self.work, self.clip, self.relation)
         settings = str(self.trust), self.update_clip, self.relation, self.noise
@@ -301,6 +346,9 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
 
     @property
     def traced(self) -> "LocalPrivacy":
-        """Copy without the settings that only the host reads."""
+        """Copy in which settings that only the host reads are set to fixed values.
+
+        Compiled programs receive this copy, so changing such a setting does not recompile them.
+        """
         kept = {"work": self.work, "unit": self.unit, "clip": self.clip, "update_clip": self.update_clip}
         return LocalPrivacy(**kept, trust=self.trust, encoder=self.encoder)

@@ -14,13 +14,13 @@ from fedprivjax.problem.problem import Problem
 
 
 class Kinds(NamedTuple):
-    """Groups of identical machines.
+    """Groups of identical machines: equal numbers of records, batch sizes and per-machine settings.
 
     Attributes:
-        first: first machine of each kind; int, shape [kinds].
-        kind: kind of every machine; int, shape [machines].
-        records: number of records of a machine of each kind; int, shape [kinds].
-        batch: batch size of each kind; int, shape [kinds].
+        first: smallest index of a machine in each group; int, shape [groups].
+        kind: index of the group of each machine; int, shape [machines].
+        records: number of records of one machine of each group; int, shape [groups].
+        batch: number of records in a message of one machine of each group; int, shape [groups].
     """
 
     first: np.ndarray

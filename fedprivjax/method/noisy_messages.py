@@ -58,24 +58,29 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
     """Gaussian noise on messages whose records are used only once; protects one record of one machine.
 
     Attributes:
-        clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
-            the algorithm, states.
-        trust: "none" if every machine adds noise to its messages, "server" if the server adds noise to the mean.
-        noise: "independent" for fresh noise on every message. Other values depend on what the server reads. If it reads
-            a running sum (`Sum()`), a machine may cancel the noise of its last message. Values are then "uniform",
-            "gap" or a list of standard deviations over its messages, see `fedprivjax.noise.chooser`, or a factor, see
-            `fedprivjax.noise.message_factors`. If it reads means, a `Pairwise` adds noise that machines share to
-            independent noise. If it reads `Growing()`, the noise is independent, and `noise` is "uniform" or a list of
-            standard deviations over a machine's messages.
-        relative_privacy: relative μ of the machines, one number each. The largest corresponds to the target. Default:
-            equal. Only for an untrusted server.
-        batch: K, number of fresh records in a message, the mean of what each record would send. Each is bounded
-            separately.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
+            clipped to the bound that the loss or the algorithm states.
+        trust: "none" if every machine adds noise to its messages, "server" if a trusted server adds noise to their
+            mean.
+        noise: "independent" for fresh noise in every message. Other values depend on what the server reads, the
+            attribute `reads` of the algorithm:
 
-    **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of `trust`. Replacing a
-    record moves its one message by at most 2C/K. With a trusted server, it moves the mean of m messages by at most
-    2C/(K·m). In a growing sum, a record is also in all later messages of its machine, with the factors that `Growing`
-    states.
+            * `Sum()`, a running sum: each message may cancel the noise of the machine's previous message, so that noise
+              does not accumulate. "uniform", "proportional", "gap" or a list of standard deviations says how the noise
+              differs between a machine's messages (`fedprivjax.noise.chooser.NOISE_SCHEDULES`). A `SumFactor` is a
+              matrix that correlates the noises instead (`fedprivjax.noise.message_factors`).
+            * `Mean()`: a `Pairwise` adds, besides independent noise, noise that pairs of machines share.
+            * `Growing()`, sums that machines build up: "uniform" or a list of standard deviations. This noise is
+              independent.
+        relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to the
+            target. Default: equal μ. It needs trust = "none", because a trusted server adds one noise for all machines.
+        batch: K, number of records in a message, none of which was used before. The message is the mean of their K
+            messages, each clipped separately.
+
+    **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
+    Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, it changes the mean of m
+    messages by at most 2C/(K·m). With `Growing()`, a record also stays in all later messages of its machine, multiplied
+    by the factors (t−1)/t' stated there.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -109,7 +114,11 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
     # ---- traced
 
     def memory(self, start: Any, reads: Reads) -> Memory:
-        """Return the memory before the first round."""
+        """Return this object's state before the first round, which no algorithm and no adversary sees.
+
+        It holds the running sum without noise (`q`), or the noise of the previous round if that is to be cancelled
+        (`noise`). Both start at 0.
+        """
         zero = jax.tree.map(jnp.zeros_like, start)
         if type(reads) is Sum:
             return Memory(q=zero)
@@ -118,10 +127,16 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
     def release(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
     ) -> Released:
-        """Return what the server reads of the cohort's messages, with noise.
+        """Return a round's release: the noisy mean of the participants' messages, or the noisy running sum.
 
         Args:
-            noise: noise of the mean, or of the running sum, [d], or None in a run without noise.
+            problem: the optimisation problem.
+            message: message of one record.
+            inputs: the round's participants and their records.
+            noise: noise of the mean or of the running sum, [d], or None in a run without noise.
+            memory: this object's state before the round.
+            limits: what the server reads, and the bound on a record's message.
+            key: random key of the round, which is not used here.
         """
         bound = self.enforced(limits, private=noise is not None)
         total, info = cohort_sum(problem, of_record(message), inputs, bound)
@@ -139,11 +154,14 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
     def increment(
         self, problem: Problem, message: Linear, inputs: RoundInputs, limits: Limits, *, private: bool
     ) -> Any:
-        """Return one machine's increment of its growing sum: the mean of its records' bounded messages.
+        """Return what one machine adds to its growing sum: the mean of its records' clipped messages.
 
         Args:
-            inputs: the machine's part of the round's inputs.
-            private: True in a run with noise.
+            problem: the optimisation problem.
+            message: message of one record, from `Algorithm.increment`.
+            inputs: inputs of the round for this machine alone.
+            limits: what the server reads, and the bound on a record's message.
+            private: True in a run with noise, which clips to the stated bound if there is no `clip`.
         """
         bound, machine = self.enforced(limits, private=private), of_record(message)
         examples = problem.take(inputs.samples, inputs.machine)
@@ -156,12 +174,15 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
 
     @property
     def minibatches(self) -> OnePassPool | None:
-        """Sampler of the records of a message, or None for one fresh record."""
+        """Sampler of the records of a message, or None if each message uses one fresh record (batch = 1)."""
         return OnePassPool(self.batch) if self.batch > 1 else None
 
     @property
     def traced(self) -> "NoisyMessages":
-        """Copy without the settings that only the host reads."""
+        """Copy in which settings that only the host reads are set to fixed values.
+
+        Compiled programs receive this copy, so changing such a setting does not recompile them.
+        """
         kept = INDEPENDENT if self._fresh else "uniform"
         return NoisyMessages(clip=self.clip, noise=kept)
 
@@ -171,10 +192,13 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         return self.noise == INDEPENDENT or self.shares_noise
 
     def noise_of(self, reads: Reads) -> MessageNoise:
-        """Return the distribution of the noise, for what the server reads.
+        """Return the description of the noise: its size and correlation in the messages, and its sampler.
+
+        Args:
+            reads: what the server reads of the messages, the attribute `reads` of the algorithm.
 
         Raises:
-            Refusal: if no theorem covers the pair.
+            Refusal: if no theorem covers this noise together with `reads`.
         """
         if type(reads) is Growing:
             return self._growing()
@@ -204,14 +228,21 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         return GrowingNoise(self.trust, self.relative_privacy, noise_schedule=self.noise)
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
-        """Return the mechanism that samples the noise by the given noise method."""
+        """Return the mechanism that samples the noise.
+
+        Args:
+            facts: facts of the run, such as the problem and the run plan.
+            method: way of sampling, such as "auto", a key of `fedprivjax.noise.chooser.METHODS`. All of them have the
+                same distribution.
+        """
         return self.noise_of(facts.reads).mechanism(facts.plan, facts.problem.dimension, method)
 
     def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
-        """Return the bound on a message's norm: the clip, or else the stated bound.
+        """Return the bound on a record's message in L2 norm: `clip`, or the stated bound if `clip` is None.
 
         Args:
-            plain: True if a message is one gradient.
+            stated: bound that the loss or the algorithm states.
+            plain: True if the message is the gradient at one point.
         """
         if self.clip is None:
             return stated
@@ -219,17 +250,30 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         return NormBound(float(self.clip), (Assumption(name, {"bound": float(self.clip)}),))
 
     def sensitivity(self, bound: float, schedule: Schedule) -> float:
-        """Return the L2 change of a message, or of a trusted server's mean, by replacing one record."""
+        """Return the largest L2 change, by replacing one record, of the release to which noise is added.
+
+        The release is a machine's message, or the mean of a round's messages with a trusted server.
+
+        Args:
+            bound: bound on the L2 norm of a record's message.
+            schedule: participation schedule, which gives the number of participants.
+        """
         return 2 * bound / self.batch / (schedule.divisor if self.trust == "server" else 1)
 
     def needed_noise(self, facts: RunFacts, target: Target) -> float | None:
-        """Return the smallest noise that meets a target, or None if it follows from the shared noise."""
+        """Return the smallest `noise_std` that meets a target, by the formula of the Gaussian mechanism.
+
+        With a `Pairwise`, it returns None, and calibration searches for the noise.
+        """
         if self.shares_noise:
             return None
         return gaussian_rule(target, self.sensitivity(facts.bound.norm, facts.plan.schedule))
 
     def event(self, facts: RunFacts, noise_std: float) -> Event:
-        """Return the event of a plan's messages."""
+        """Return the privacy event of all messages of a run: what is released, and with which noise.
+
+        Accountants compute ε and μ from it.
+        """
         plan, bound, reads = facts.plan, facts.bound, facts.reads
         noise, ratios = self.noise_of(reads), self.relative_privacy
         batches = (Assumption("fresh batches", {"batch": int(self.batch)}),) if self.batch > 1 else ()

@@ -35,14 +35,25 @@ PAPER_NODES = ("tree", "sensitivity tree")
 class NoisyMomentum(MomentumPrivacy):
     """Gaussian noise on a momentum of the rounds' mean messages, correlated over rounds; protects one record.
 
-    Machines go through their own records in epochs. The server reads only the noisy momentum.
+    Machines go through their own records in epochs. The server reads only the momentum m_t = (1−α)·m_{t−1} + α·s_t with
+    noise, where s_t is the mean message of round t.
 
     Attributes:
-        clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
-            the algorithm, states.
-        factor, batch, sampler, noise_rule, trust, relative_privacy: as in `TreeMomentum`.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
+            clipped to the bound that the loss or the algorithm states.
+        factor: correlation of the noise over rounds: "tree", {"tree": r} for trees that restart every r rounds,
+            "sensitivity tree", "independent", or a `Factor`.
+        batch: K, number of a machine's records in a round. It must divide the number of its records.
+        sampler: "cyclic" for the same public order of records in every epoch, or "reshuffled" for a new public order.
+        noise_rule: "accountant" for the smallest noise for the rounds in which records are used, or "paper" for Theorem
+            4 of Tran & Cutkosky 2022.
+        trust: "server" for one noise on the mean, or "none" for separate noise of every machine.
+        relative_privacy: relative μ of the machines in any unit, one number each, for trust = "none" only. The largest
+            corresponds to the target. Default: equal μ.
+        epoch: number of rounds of one epoch; set by calibration.
 
-    **Privacy**: μ-GDP for replacing one record, as in `TreeMomentum`, for any algorithm that reads `Momentum(alpha)`.
+    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. `TreeMomentum`
+    states the formula for μ.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -63,11 +74,22 @@ class NoisyMomentum(MomentumPrivacy):
     # ---- traced
 
     def noise_state(self, dimension: int, rounds: int) -> Path:
-        """Return the state of the noise before the first round."""
+        """Return the state of the correlated noise before the first round."""
         return self._factor.init(dimension, rounds)
 
     def round_noise(self, state: Path, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any):
-        """Return the state of the noise, and the noise of the momentum in this round and the last."""
+        """Return the state of the correlated noise after this round, and the momentum's noise.
+
+        The noise is a pair: that in the momentum of this round, and that in the momentum of the previous round, [d]
+        each.
+
+        Args:
+            state: state of the noise after the previous round.
+            drawn: normals sampled for this round.
+            noise_std: calibrated noise, by which the noise is multiplied.
+            reads: the `Momentum` that the server reads, which has the weight α.
+            host_noise: not used.
+        """
         path = self._factor.step(state, drawn, reads.alpha, self.epoch)  # type: ignore[union-attr]
         return path, Correlated(noise_std * path.last, noise_std * state.last)
 
@@ -78,7 +100,13 @@ class NoisyMomentum(MomentumPrivacy):
         return FACTORS[self.factor] if isinstance(self.factor, str) else self.factor
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
-        """Return the mechanism that samples the noise by the given noise method."""
+        """Return the mechanism that samples the normals from which the correlated noise is computed.
+
+        Args:
+            facts: facts of the run, such as the problem and the run plan.
+            method: way of sampling: "auto", "aggregate" (the noise of the mean) or "materialised" (the noise of every
+                machine).
+        """
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         plan = facts.plan
         if self.trust == "none" and method == "materialised":

@@ -34,24 +34,32 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
     """Gaussian noise on each machine's message, a mean over a sample of its records; protects one record.
 
     Attributes:
-        clip: C, bound that is enforced on the norm of every record's message. None clips to the largest Lipschitz
-            constant stated for any machine. Each machine's noise is computed from its own, possibly smaller, stated
-            constant. Nothing checks that constant: the machine's guarantee holds only if it is true. Give a `clip` to
-            be sure, and always if a message combines several gradients.
-        batch, sampler, rate: as in `NoisyMinibatchSGD`.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. "add-or-remove-one" needs
-            Poisson samples of a public `rate`.
-        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. With a
-            given noise it may also be a `PaperMoments`, which gives the proportions of the machines' noises.
-        delta: δ of every machine, or one number for each, at most the run's δ, which is also the default. "records" is
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
+            clipped to the largest Lipschitz constant stated for any machine, while each machine's noise is computed
+            from its own constant. Nothing checks this constant against the data, and the machine's guarantee holds only
+            if it is true. With a `clip`, no such assumption is needed. A `clip` is required if a message combines
+            several gradients.
+        batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
+        sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
+            its batch.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
+            divided by K. Default: K divided by the machine's number of records.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
+            "add-or-remove-one" needs Poisson samples of a public `rate`.
+        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. If the
+            noise itself is given, a `PaperMoments` is also allowed. It then only gives the proportions of the machines'
+            noises.
+        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        relative_privacy: relative ε of the machines, one number each. The largest corresponds to the target. Each
-            machine gets exactly the noise that it needs. Default: equal.
-        trust: "none", or "shuffler" for messages of one record each that are seen without their senders.
-        noise: "independent", or a `Pairwise` for noise that machines share in addition.
+        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
+            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        trust: "none", or "shuffler" if a shuffler hides who sent which message of a round. A shuffler needs messages of
+            one record each.
+        noise: "independent", or a `Pairwise` that adds, besides independent noise, noise that pairs of machines share.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
-    one. With a shuffler, the guarantee is for all shuffled messages together, for replacing one record of one machine.
+    one (`relation`). With a shuffler, the guarantee is for all shuffled messages together, for replacing one record of
+    one machine.
 
     Raises:
         Refusal: if a setting is invalid, or no theorem covers the settings.
@@ -109,7 +117,10 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
         return sent_by(self.noise, relative, facts.plan.schedule, once=True)
 
     def terms(self, facts: RunFacts) -> dict[str, Any]:
-        """Return arguments of `RecordMechanism.event` by name: the trust model, its theorem and its accountant."""
+        """Return the trust model, its theorem and its accountant, as keyword arguments of `RecordMechanism.event`.
+
+        It returns no arguments with trust = "none", for which these are the defaults.
+        """
         if self.trust == "none":
             return super().terms(facts)
         require_identical(self.records(facts.epsilon).kinds(facts.problem))

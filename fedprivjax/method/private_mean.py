@@ -140,7 +140,14 @@ class PrivateMean(MessagePrivacy):
 
 
 def sensitivity(bound: float) -> float:
-    """Return the L2 sensitivity of a sum to replacing one record, for messages of norm at most `bound`."""
+    """Return the L2 sensitivity of a sum of messages to replacing one record, twice the `bound`.
+
+    Args:
+        bound: bound on the L2 norm of a message.
+
+    Raises:
+        Refusal: if the bound is infinite.
+    """
     if not np.isfinite(bound):
         raise Refusal("clip must be set, because the loss has no finite gradient bound here")
     return 2 * bound
@@ -170,21 +177,26 @@ def round_noise(protocol: Any, problem: Problem, plan: Plan) -> float:
 class GaussianMean(PrivateMean):
     """Gaussian noise on messages of users (machines with one record each); protects the record.
 
-    With σ = `noise_std` and trust "none", every message has noise N(0, σ²·I). With trust "server", the sum of the b
-    messages of a full round has noise N(0, b·σ²·I). With trust "pan-private" (Cheu et al. 2022, Algorithm 6), the
-    server also protects its memory against an intruder who reads it once. The sum starts from noise of variance b·σ²/2,
-    and noise of the same variance is added at the end. Each record enters the sum either before or after the intrusion,
-    and is protected by one of the two noises.
+    Let σ be `noise_std`, and b the number of users in a full round.
+
+    * With trust "none", every message has noise N(0, σ²·I).
+    * With trust "server", the sum of a round's messages has noise N(0, b·σ²·I).
+    * With trust "pan-private" (Cheu et al. 2022, Algorithm 6), the server's memory is also protected against an
+      intruder who reads it once. The sum starts from noise of variance b·σ²/2, and noise of the same variance is added
+      at the end. A record enters the sum before or after the intrusion. In the first case, the initial noise protects
+      it, in the second case the final noise.
 
     Attributes:
-        clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
-            the algorithm, states.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
+            clipped to the bound that the loss or the algorithm states.
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
-        relative_privacy: relative ε of the users, as in `UserSGD`; trust "none" only.
-        noises: if users' ε differ, each user's noise divided by the largest noise, which is σ; set by calibration.
+        relative_privacy: relative ε of the users in any unit, one number each. The largest corresponds to the target.
+            Default: equal ε. It needs trust = "none".
+        noises: each user's noise divided by the largest noise, which is σ. None if all users have the same ε. Set by
+            calibration.
 
-    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`, for any algorithm that reads
-    means.
+    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. It holds for any
+    algorithm whose `reads` is `Mean()`.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -214,9 +226,15 @@ class GaussianMean(PrivateMean):
         return target.shared(self.relative_privacy)
 
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        """Return each user's noise divided by the largest noise if their ε differ, else None.
+        """Return the setting `noises` that follows from a target, by name.
 
-        The noise is sufficient for a user that takes part in as many rounds as any user does.
+        It is each user's noise divided by the largest noise if users' ε differ, else None. These noises suffice even if
+        every user takes part as often as the most frequent one.
+
+        Args:
+            target: privacy target.
+            epsilon: not used.
+            machines: number of users.
         """
         if self.relative_privacy is None:
             target.require_one()
@@ -231,7 +249,13 @@ class GaussianMean(PrivateMean):
             raise Refusal("cohorts must be of one size with trust = 'none', whose noise grows with the cohort")
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
-        """Return the mechanism that samples the mean's noise, one vector per round, or every machine's noise."""
+        """Return the mechanism that samples the noise of a round's mean, or the noise of every message.
+
+        Args:
+            facts: facts of the run, such as the run plan.
+            method: way of sampling: "auto", "aggregate" (the noise of the mean) or "materialised" (the noise of every
+                message).
+        """
         self._require_mean(facts.reads)
         require_choice("noise method", method, ("auto", "aggregate", "materialised"))
         plan = facts.plan
@@ -242,14 +266,14 @@ class GaussianMean(PrivateMean):
         return choose(plan.schedule, relative, 1, method, cancel=False, divisor=messages)
 
     def accountant(self, problem: Problem, plan: Plan) -> RecordAccountant:
-        """Exact composition of Gaussian mechanisms."""
+        """Accountant that composes Gaussian mechanisms exactly."""
         return Sampled(Full())
 
     def hiding(self, plan: Plan) -> Any:
-        """Noise that protects one record in one round, divided by σ.
+        """Noise that protects one record in one round, divided by σ, the noise of one message.
 
-        It is √b with a trusted server and √(b/2) in the pan-private model. In the local model it is 1, or each user's
-        noise divided by the largest, [machines].
+        With b users in a full round, it is √b for a trusted server, and √(b/2) in the pan-private model. With trust =
+        "none", it is 1, or the array of each user's noise divided by the largest, shape [users].
         """
         if self.noises is not None:
             return self._relative(plan)
@@ -270,7 +294,7 @@ class GaussianMean(PrivateMean):
         return (Assumption("one intrusion"),) if self.trust == "pan-private" else ()
 
     def needed_noise(self, facts: RunFacts, target: Target) -> float:
-        """Return σ of the noisiest user."""
+        """Return the smallest σ that meets a target. It is the noise of the user with the largest noise."""
         multiplier = sqrt(facts.plan.uses.max()) / target.largest_mu
         hiding = replace(self, noises=None).hiding(facts.plan)
         return HEADROOM * float(multiplier * sensitivity(facts.bound.norm) / hiding)

@@ -43,26 +43,26 @@ from fedprivjax.problem.problem import Problem
 class Protocol(Decorated):
     """A method: an `algorithm`, which sees only released numbers, and the `privacy` object that releases them.
 
-    `Protocol(algorithm, privacy=…)` combines any two parts that go together, see `Pair`. A named method of the package,
-    such as `FedAvg`, has settings as fields, from which it builds both parts. It may define `examples`, settings with
-    which audits and comparisons run it. Classes outside the package cannot subclass it: a custom method is an
-    `Algorithm` or a `LocalAlgorithm` with a privacy object.
+    `Protocol(algorithm, privacy=…)` combines any algorithm with any privacy object that covers its messages. A named
+    method of the package, such as `FedAvg`, builds both from its settings. Classes outside the package cannot subclass
+    `Protocol`: a custom method is an `Algorithm` or a `LocalAlgorithm`, combined with a privacy object.
 
     A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
-    Settings that determine a shape or a branch are static. The object `rounds` combines the computations of both parts.
-    `init`, `round`, `output`, `iterates` and `noise` are traced; the other functions run on the host in float64.
+    Settings that determine a shape or a branch are static. `init`, `round`, `output`, `iterates` and `noise` are traced
+    by jax. The other functions run on the host in float64.
 
     Attributes:
-        calibrate_to: rule that computes the noise from a target, a key of `CALIBRATIONS`. "rule" is the method's own
-            rule. "plan" is the smallest noise with which the sampled public schedule meets the target, so that the ε
-            of the worst machine equals the target. It has no effect with a `noise_std`.
+        calibrate_to: rule that computes the noise from a target, a key of
+            `fedprivjax.privacy.calibration.CALIBRATIONS`. "rule" is the method's own rule. "plan" is the smallest noise
+            for the participation schedule that was sampled for the run, so that the ε of the worst machine equals the
+            target. It has no effect if `noise_std` is given.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
-            model. With a given adversary, the noise is the smallest that meets the target on the sampled public
-            schedule.
-        known: facts about the algorithm, such as the bound on its messages; set by calibration.
+            model. With a given adversary, the noise is the smallest that meets the target on the sampled schedule.
+        known: facts about the algorithm that are computed once, such as the bound on its messages; set by calibration.
 
     Raises:
-        Refusal: if a setting is invalid, the two parts do not go together, or a class of another module subclasses it.
+        Refusal: if a setting is invalid, the algorithm and the privacy object do not go together, or a class outside
+            the package subclasses `Protocol`.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, Uniform, datasets, from_dataset, ready
@@ -145,7 +145,7 @@ class Protocol(Decorated):
 
     @property
     def name(self) -> str:
-        """Name of the protocol in messages and results."""
+        """Name of the protocol in error messages and results."""
         return type(self).__name__
 
     def __str__(self) -> str:
@@ -153,7 +153,7 @@ class Protocol(Decorated):
 
     @property
     def rounds(self) -> MeanRounds | WorkRounds:
-        """Object that computes the rounds of the algorithm and the privacy object together."""
+        """Object that computes a round of this algorithm with this privacy object."""
         algorithm = self.algorithm
         if isinstance(algorithm, LocalAlgorithm):
             return WorkRounds(self)
@@ -164,59 +164,88 @@ class Protocol(Decorated):
     # ---- one run, traced
 
     def init(self, problem: Problem, size: Size, key: jax.Array) -> Any:
-        """Return the state before the first round, a pytree."""
+        """Return the run's state before the first round, a pytree.
+
+        Args:
+            problem: the optimisation problem.
+            size: numbers of rounds, machines and machines per round.
+            key: random key for random initial states.
+        """
         return self.rounds.init(problem, size, key)
 
     def round(self, problem: Problem, state: Any, inputs: RoundInputs, noise: Any, key: jax.Array) -> tuple[Any, dict]:
-        """Return the state after one round, and scalar metrics of the round by name.
+        """Return the run's state after one round, and scalar metrics of the round by name.
 
         Args:
-            inputs: the round's number, participants and their examples. Some slots may be empty, with weight 0.
+            problem: the optimisation problem.
+            state: state before the round.
+            inputs: the round's number, its participants and their records. Arrays have a fixed number of slots. Slots
+                without a participant are padding, with weight 0.
             noise: the round's noise, as returned by `noise`, or None in a run without noise.
             key: random key of the round.
         """
         return self.rounds.round(problem, state, inputs, noise, key)
 
     def output(self, state: Any) -> Any:
-        """Return the reported parameters."""
+        """Return the parameters that the run reports, from its state."""
         return self.rounds.output(state)
 
     def iterates(self, state: Any) -> dict[str, Any]:
-        """Return further parameters by name, such as a mean of iterates, which are evaluated besides the output."""
+        """Return further parameters by name, such as a mean of iterates. Metrics evaluate them, too."""
         return self.rounds.iterates(state)
 
     @property
     def minibatches(self) -> Sampler | None:
-        """Sampler of minibatches from a machine's own records, or None for one fresh example per message."""
+        """Sampler of the records of a message, or None if each message uses one record, never used before."""
         return self.privacy.minibatches
 
     # ---- noise
 
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
-        """Return the mechanism that samples noise once per seed, shared by all configurations of a sweep.
+        """Return the mechanism that samples the run's noise, before it is scaled by `noise_std`.
 
-        The mechanism depends on none of the protocol's real-valued settings, except targets that the privacy object
-        names.
+        It samples once per seed, and all configurations of a sweep use the same sample. It may therefore not depend on
+        real-valued settings. The only exception are targets that the privacy object lists in `noise_follows`.
+
+        Args:
+            problem: the optimisation problem.
+            plan: run plan: who takes part in each round, and which records each message uses.
+            method: way of sampling, such as "auto", a key of `fedprivjax.noise.chooser.METHODS`.
         """
         return self.rounds.mechanism(problem, plan, method)
 
     def noise(self, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-        """Return the next state of the noise, and the round's noise: the mechanism's sample, scaled by the settings.
+        """Return the state of the noise after a round, and the round's noise.
+
+        The round's noise is the mechanism's sample, scaled by this protocol's settings.
 
         Args:
+            state: state of the noise before the round, such as the noise of the previous round.
             drawn: the mechanism's sample for the round.
-            host_noise: the round's part of the noise that was sampled on the host before the run, or None.
+            host_noise: the round's part of noise that was sampled on the host before the run, or None.
         """
         return self.rounds.noise(state, drawn, host_noise)
 
     # ---- privacy and settings, on the host
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Raise Refusal if the guarantee does not cover the problem or the plan."""
+        """Raise Refusal if the guarantee does not cover the problem or the run plan.
+
+        Args:
+            problem: the optimisation problem.
+            plan: run plan: who takes part in each round, and which records each message uses.
+        """
         self.rounds.check(problem, plan)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        """Return the event of the calibrated protocol on a plan: what is released, with which noise, for accounting."""
+        """Return the privacy event of a run: everything that is released, and with which noise.
+
+        Accountants compute ε and μ from it. The protocol must be calibrated.
+
+        Args:
+            problem: the optimisation problem.
+            plan: run plan: who takes part in each round, and which records each message uses.
+        """
         event = self.rounds.event(problem, plan)
         usual = BY_TRUST.get(self.privacy.trust)
         adversary: Any = usual if self.adversary is None else self.adversary
@@ -226,9 +255,14 @@ class Protocol(Decorated):
         return event_against(adversary, event, sent, plan.schedule, independent=alone)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target) -> Any:
-        """Return a copy with `noise_std`, `step_size` and `known` set, and its privacy target cleared.
+        """Return a copy in which `noise_std`, `step_size` and `known` are set, and the target is cleared.
 
-        The target stays if it has an ε for each machine, because these fix the proportions of the noises.
+        The target stays if it has an ε for each machine. These ε determine how the machines' noises differ.
+
+        Args:
+            problem: the optimisation problem.
+            plan: run plan: who takes part in each round, and which records each message uses.
+            target: privacy target, or a given noise.
         """
         ready = self.rounds.prepared(problem, plan, target)
         noise_std = noise_for(ready, problem, plan, target)
@@ -238,12 +272,19 @@ class Protocol(Decorated):
         return replace(noisy, step_size=step).rounds.of_step(problem, plan)
 
     def with_settings(self, settings: dict[str, Any]) -> Self:
-        """Return a copy with other settings of the protocol or of its privacy object, by name."""
+        """Return a copy with other settings.
+
+        Args:
+            settings: values by name, for settings of the protocol or of its privacy object.
+        """
         return replace(self, **settings)
 
     @property
     def traced(self) -> Any:
-        """Copy without the settings that only the host reads, so that changing them does not recompile."""
+        """Copy in which settings that only the host reads are set to fixed values.
+
+        Compiled programs receive this copy, so changing such a setting does not recompile them.
+        """
         return without_host_settings(self)
 
 
@@ -316,10 +357,15 @@ class Pair(Levels, Protocol):
 
 
 def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Pair:
-    """Return the protocol of an algorithm and a privacy object.
+    """Return the protocol that combines an algorithm with a privacy object, as `Protocol(…)` does.
+
+    Args:
+        algorithm: an `Algorithm` or a `LocalAlgorithm`.
+        privacy: privacy object that covers the algorithm's messages.
+        settings: settings of the protocol by name, such as `epsilon` and `step_size`.
 
     Raises:
-        Refusal: they do not go together, or a setting is unknown.
+        Refusal: if the two do not go together, or a setting is unknown.
     """
     needed, kind = privacy_for(type(algorithm)), type(privacy)
     if not needed:

@@ -32,17 +32,23 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
     """Gaussian noise in local steps on single records; protects one record of one machine without a trusted server.
 
     Attributes:
-        clip: C, bound that is enforced on the norm of every record's message, as in `NoisyRecords`.
-        batch: K, number of local steps in a round, with one record each.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
+            clipped to the largest Lipschitz constant stated for any machine, while each machine's noise is computed
+            from its own constant, which nothing checks.
+        batch: K, number of local steps in a round. Each step uses one record.
         sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
-        noise_rule, delta, relative_privacy: as in `NoisyRecords`. The rule counts every local step as a release of one
-            record, so R·K releases in R rounds.
-        rate: always None, because a release uses exactly one record of its machine.
-        relation: always "replace-one", for the same reason.
-        trust: always "none".
+        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. It
+            counts every local step as a release of one record, so R·K releases in R rounds.
+        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
+            1/n_i² for a machine with n_i records.
+        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
+            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
+        relation: always "replace-one", because a step uses exactly one record.
+        trust: always "none": machines add the noise.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if every local step were released.
-    Messages are post-processing of the steps.
+    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if an adversary saw every local step.
+    A message is post-processing of the steps.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -64,7 +70,7 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
 
     @property
     def step_divisor(self) -> int:
-        """Divisor of a step's sum: 1, the number of its records."""
+        """Divisor of the sum over a local step's records: 1, because a step uses one record."""
         return 1
 
     def step_noise(self, noise: Any, step: Any, dimension: int) -> jax.Array:
@@ -75,14 +81,17 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
 
     @property
     def work(self) -> Sampler:
-        """Sampler of the records of the local steps."""
+        """Sampler of the records of a round's local steps, one record for each step."""
         return self.minibatches
 
     def records(self, epsilon: tuple[float, ...] | None) -> RecordMechanism:
         return replace(super().records(epsilon), by_step=True)
 
     def needed_noise(self, facts: WorkFacts, target: Target) -> float:
-        """Return σ of the noisiest machine."""
+        """Return the smallest `noise_std` that meets a target.
+
+        `noise_std` is the standard deviation of the noise of the machine with the largest noise.
+        """
         return self.records(facts.epsilon).noise_std(facts.problem, facts.plan.size, target)
 
     def mechanism(self, facts: WorkFacts, method: str) -> Mechanism:

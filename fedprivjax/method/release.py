@@ -26,7 +26,13 @@ from fedprivjax.problem.problem import Problem
 
 
 class Released(NamedTuple):
-    """Result of a round's release: what the server reads, the object's memory, and scalars of the round by name."""
+    """Result of a round's release.
+
+    Attributes:
+        read: noisy value that the server reads.
+        memory: state of the privacy object after the round.
+        info: scalar metrics of the round by name.
+    """
 
     read: Any
     memory: Any
@@ -34,20 +40,27 @@ class Released(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Statistic that the server reads, and bound on a record's message that is enforced, or None."""
+    """What the server reads of the messages, and the bound on the norm of a record's message.
+
+    Attributes:
+        reads: function of the messages that the server reads, such as `Mean()`.
+        bound: bound to which messages are clipped in private runs without a `clip`, or None.
+    """
 
     reads: Reads
     bound: Any
 
 
 class RunFacts(NamedTuple):
-    """Facts of a run that a privacy object reads on the host.
+    """Facts of a run that a privacy object of messages reads on the host.
 
     Attributes:
-        reads: statistic of the means that the server reads.
+        problem: the optimisation problem.
+        plan: run plan: who takes part in each round, and which records each message uses.
+        reads: function of the messages that the server reads, such as `Mean()`.
         bound: enforced bound on the norm of a record's message, with its assumptions.
-        plain: True if a message is one gradient.
-        epsilon: target of each machine if they differ, which gives the proportions of their noises; else None.
+        plain: True if a message is the gradient at one point.
+        epsilon: target ε of each machine if they differ, else None. They determine how the machines' noises differ.
     """
 
     problem: Problem
@@ -62,19 +75,25 @@ FREE = "needed_noise", "costs", "message_bits", "vectors_in_memory", "for_machin
 
 
 class Privacy(Part):
-    """Base of all privacy objects: their guarantees and targets, on the host.
+    """Base class of all privacy objects: the part of a protocol that adds noise and states the guarantee.
 
-    A custom one defines `event` and `mechanism`, and guarantees name the class that states them. In a private run, a
-    subclass of it that overrides any name but those in `FREE` must define `event` as well, or is refused.
+    A privacy object defines `event`, which says what is released and with which noise, and `mechanism`, which samples
+    the noise. Guarantees name the class whose `event` they rely on.
+
+    If a subclass overrides other functions of its parent than those in `FREE`, the parent's event may no longer be
+    true. It must then define `event` again, or private runs raise Refusal.
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
-        noise_follows: targets on which the mechanism depends, as in `OfPrivacy`.
-        weighs_machines: True if the releases and the event include the weights of the machines' messages.
-        shares_noise: True if machines share further noise, see `sent_noise`, which the event does not count.
-        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`, as in the event.
-        for_machines: the only number of machines for which the object is defined, as on a graph, or None for any.
-        default_adversary: adversary of a protocol that names none, or None for that of the trust model.
+        noise_follows: names of targets, such as "epsilon", on which the sampling of the noise depends. It is () if
+            targets only scale the noise.
+        weighs_machines: True if different weights of machines are taken into account, in messages and in `event`.
+        shares_noise: True if machines also share noise with each other. `event` does not count this noise, but
+            `sent_noise` does.
+        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
+        for_machines: the only number of machines for which the object is defined, such as the size of a graph. None
+            allows any number.
+        default_adversary: adversary of a protocol that names none. None is the adversary of the trust model.
     """
 
     kind, decorator = "privacy object", PYTREE
@@ -91,69 +110,96 @@ class Privacy(Part):
 
     @property
     def traced(self) -> Any:
-        """Copy without the settings that only the host reads, see `host_only`."""
+        """Copy in which settings that only the host reads are set to fixed values.
+
+        Compiled programs receive this copy, so changing such a setting does not recompile them. These settings are the
+        fields made by `host_only`.
+        """
         return without_host_settings(self)
 
     def event(self, facts: Any, noise_std: float) -> Event:
-        """Return the event of a plan's releases with this noise.
+        """Return the privacy event of a run: everything that is released, and with which noise.
 
         Args:
-            facts: `RunFacts`, or `WorkFacts` with local work.
+            facts: facts of the run, such as the problem and the run plan: `RunFacts`, or `WorkFacts` for local steps.
+            noise_std: noise of the run, in the unit that this object defines.
         """
         raise Undefined(f"{type(self).__name__} must define event(facts, noise_std)")
 
     def mechanism(self, facts: Any, method: str) -> Mechanism:
-        """Return the mechanism that samples the noise by the given noise method."""
+        """Return the mechanism that samples the run's noise, before it is scaled by `noise_std`.
+
+        Args:
+            facts: facts of the run, such as the problem and the run plan: `RunFacts`, or `WorkFacts` for local steps.
+            method: way of sampling, such as "auto", a key of `fedprivjax.noise.chooser.METHODS`.
+        """
         raise Undefined(f"{type(self).__name__} must define mechanism(facts, method)")
 
     def sent_noise(self, facts: Any) -> SentNoise | None:
-        """Return the Gaussian noise of the messages that machines send, or None if it is unknown. Default: None.
+        """Return the Gaussian noise in each message that machines send, or None (the default) if it is unknown.
 
-        A unit must move at most one message a round, by at most the event's sensitivity. If the noise is known, the
-        noise of other machines counts against an adversary that sees functions of the messages.
+        Some adversaries see only functions of the messages, such as their sum. If this noise is known, the noise of
+        other machines counts against such an adversary. It may only be stated if a protected record or machine changes
+        at most one message per round, by at most the event's sensitivity.
         """
         return None
 
     def needed_noise(self, facts: Any, target: Target) -> float | None:
-        """Return the noise for a target by a rule. Default: None, for the smallest with which `event` meets it."""
+        """Return the `noise_std` that a closed rule gives for a target.
+
+        The default is None. Calibration then searches for the smallest noise with which `event` meets the target.
+        """
         return None
 
     def check_target(self, protocol: Any) -> None:
-        """Raise Refusal if a protocol's target, noise or step is invalid with this object."""
+        """Raise Refusal if a protocol with this privacy object has an invalid target, noise or step size."""
         check_numbers(protocol, *LEVELS)
 
     def machine_target(self, target: Target) -> Target:
-        """Return the target of the machines, with one ε each if they differ. Default: the target."""
+        """Return the privacy target of the machines. By default, it is the given target.
+
+        If the machines' ε differ, for example by `relative_privacy`, the target has one ε for each machine.
+        """
         return target
 
     def target_delta(self, problem: Problem, target: Target, epsilon: Any) -> Any:
-        """Return δ of the target ε: one number, one for each machine, or None (the default) for the target's δ."""
+        """Return the δ at which the target ε is stated.
+
+        It is one number, one number for each machine, or None (the default) for the δ of the target.
+
+        Args:
+            problem: the optimisation problem.
+            target: privacy target.
+            epsilon: the protocol's `epsilon` for each machine, or None.
+        """
         return None
 
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        """Return the settings of a protocol that a target fixes, by name. Default: none.
+        """Return settings of a protocol that follow from a target, by name. Default: none.
 
         Args:
-            epsilon: the protocol's ε, which gives the proportions of the machines' noises if the noise is given.
+            target: privacy target, or a given noise.
+            epsilon: the protocol's `epsilon`. With a given noise, it only determines how the machines' noises differ.
+            machines: number of machines.
         """
         return {}
 
 
 class MessagePrivacy(Privacy):
-    """Base class of privacy objects for messages. They bound messages, add noise, and state what is released.
+    """Base class of privacy objects for messages of records. They clip messages, add noise, and account for both.
 
-    A custom one is a `flax.struct.dataclass` that defines `event` (what is released, for accounting) and `mechanism`
-    (the noise). By default every record's message is clipped to `clip`, and the server reads the mean with `noise_std`
-    times the mechanism's sample. An object that releases something else also defines `release` and `messages`. The
-    package's own privacy objects cannot be subclassed.
+    A custom one is a `flax.struct.dataclass` that defines `event`, which says what is released and with which noise,
+    and `mechanism`, which samples the noise. By default, every record's message is clipped to `clip`, and the server
+    reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object that releases
+    something else also defines `release` and `messages`. The package's own privacy objects cannot be subclassed.
 
     Attributes:
-        clip: bound that is enforced on the norm of every record's message, or None for the bound that the loss or the
-            algorithm states.
+        clip: bound on the L2 norm of every record's message, enforced by clipping. None uses the bound that the loss or
+            the algorithm states.
         several_epochs: True if `event` accounts for records that are used again in later rounds.
-        gradients_each: number of gradients that a machine computes for each gradient in its message, for the costs of a
-            run. It is above 1 if the object needs gradients at further points.
-        why_means: reason why the server may read means only, for the error message, or "".
+        gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
+            is above 1 if the object needs gradients at further points.
+        why_means: reason why the server can only read means, which the error message quotes, or "".
     """
 
     several_epochs: ClassVar[bool] = False
@@ -162,14 +208,23 @@ class MessagePrivacy(Privacy):
 
     @property
     def minibatches(self) -> Sampler | None:
-        """Sampler of the records of a message, or None for one fresh record, which is the default."""
+        """Sampler of the records of a message.
+
+        None, the default, means that each message uses one record that was not used before.
+        """
         return None
 
     def memory(self, start: Any, reads: Reads) -> Any:
-        """Return the object's memory before the first round, such as a sum without noise. Default: (), nothing.
+        """Return the state that this object keeps between rounds, before the first round. Default: (), no state.
+
+        An example is a running sum without noise. No algorithm sees this state.
+
+        Args:
+            start: a pytree shaped like a message, such as the initial parameters.
+            reads: function of the messages that the server reads, such as `Mean()`.
 
         Raises:
-            Refusal: by default, if the server reads another statistic than means.
+            Refusal: by default, if the server reads anything but `Mean()`.
         """
         self._require_mean(reads)
         return ()
@@ -177,32 +232,55 @@ class MessagePrivacy(Privacy):
     def release(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, memory: Any, limits: Limits, key: Any
     ) -> Released:
-        """Return what the server reads in a round, the new memory, and metrics. Default: the `mean` of the messages."""
+        """Return a round's release: the noisy value that the server reads, this object's next state, and metrics.
+
+        By default, the value is the noisy mean of the round's messages (`mean`).
+
+        Args:
+            problem: the optimisation problem.
+            message: message of one record.
+            inputs: the round's participants and their records.
+            noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
+            memory: this object's state before the round.
+            limits: what the server reads, and the bound on a record's message.
+            key: random key of the round, for random choices other than the noise.
+        """
         bound = self.enforced(limits, private=noise is not None)
         read, info = self.mean(problem, of_record(message), inputs, noise, key, bound)
         return Released(read, memory, {} if self.clip is None else info)
 
     def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
-        """Return the server's estimate of the mean of a round's messages, and the clipping metrics of the round.
+        """Return the noisy mean of a round's messages as the server reads it, and clipping metrics by name.
 
-        Default: the `total` divided by the `divisor`, plus the noise of shape [d].
+        By default, it is `total` divided by `divisor`, plus the noise.
 
         Args:
-            machine: function that returns a record's message, given a function from points to the record's gradients.
-            noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
+            problem: the optimisation problem.
+            machine: function from an oracle to one record's message. The oracle is a function that returns the
+                gradients of this record at the given points.
+            inputs: the round's participants and their records.
+            noise: the round's noise, as returned by `round_noise`, [d], or None in a run without noise.
             key: random key of the round, for random choices other than the noise.
-            bound: bound on the norm of a message, or None.
+            bound: bound on the L2 norm to which each record's message is clipped, or None.
         """
         total, info = self.total(problem, machine, inputs, bound)
         divisor = self.divisor(inputs)
         return add_noise(problem, jax.tree.map(lambda g: g / divisor, total), noise), info
 
     def total(self, problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any) -> tuple[Any, dict]:
-        """Return the sum of the round's bounded messages, and metrics of the round, see `cohort_sum`."""
+        """Return the sum of a round's clipped messages without noise, and clipping metrics by name.
+
+        Args:
+            problem: the optimisation problem.
+            machine: function from an oracle to one record's message. The oracle is a function that returns the
+                gradients of this record at the given points.
+            inputs: the round's participants and their records.
+            bound: bound on the L2 norm to which each record's message is clipped, or None.
+        """
         return cohort_sum(problem, machine, inputs, bound)
 
     def divisor(self, inputs: RoundInputs) -> Any:
-        """Return the divisor of the `total`. Default: the number of participants."""
+        """Return the divisor of the sum of a round's messages. Default: the number of participants."""
         return jnp.sum(inputs.filled)
 
     def _require_mean(self, reads: Reads) -> None:
@@ -213,7 +291,11 @@ class MessagePrivacy(Privacy):
             )
 
     def require_own_clip(self) -> None:
-        """Raise Refusal if there is no clip. Call it for messages whose norm no constant of the loss bounds."""
+        """Raise Refusal if `clip` is None.
+
+        It is called if messages are not plain gradients, because the loss's Lipschitz constant does not bound their
+        norm.
+        """
         if self.clip is None:
             raise Refusal(
                 f"clip must be set, because a message is a combination of gradients or a function of a record, whose "
@@ -223,76 +305,156 @@ class MessagePrivacy(Privacy):
     def messages(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
     ) -> Any:
-        """Return the participants' bounded messages without their noise, leaves [per_round, ...].
+        """Return the message of each participant after clipping and without noise, leaves [per_round, ...].
 
         Args:
+            problem: the optimisation problem.
+            message: message of one record.
+            inputs: the round's participants and their records.
+            noise: the round's noise, or None in a run without noise.
+            limits: what the server reads, and the bound on a record's message.
             key: random key of the round, for random choices other than the noise.
         """
         bound = self.enforced(limits, private=noise is not None)
         return cohort_messages(problem, of_record(message), inputs, bound)
 
     def enforced(self, limits: Limits, *, private: bool) -> Any:
-        """Return the norm to which records' messages are clipped: `clip`, or a private run's stated bound."""
+        """Return the norm to which each record's message is clipped, or None for no clipping.
+
+        It is `clip`. Without a clip, it is the stated bound in a private run, and None in a run without noise.
+
+        Args:
+            limits: what the server reads, and the stated bound on a record's message.
+            private: True in a run with noise.
+        """
         return limits.bound if self.clip is None and private else self.clip
 
     def noise_state(self, dimension: int, rounds: int) -> Any:
-        """Return the state of `round_noise` before the first round, a pytree. Default: (), nothing."""
+        """Return the state of the noise before the first round, a pytree. Default: (), no state.
+
+        Correlated noise needs a state, such as the noise of the previous round. `round_noise` updates it.
+
+        Args:
+            dimension: d, number of coordinates of the noise.
+            rounds: number of rounds of the run.
+        """
         return ()
 
     def round_noise(self, state: Any, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any) -> tuple[Any, Any]:
-        """Return the next state of the noise, and the round's noise. Default: `noise_std` times the sample `drawn`."""
+        """Return the state of the noise after a round, and the round's noise.
+
+        By default, there is no state, and the noise is `noise_std` times the sample.
+
+        Args:
+            state: state of the noise before the round.
+            drawn: the mechanism's sample for the round.
+            noise_std: calibrated noise of the run.
+            reads: function of the messages that the server reads, such as `Mean()`.
+            host_noise: the round's part of noise that was sampled on the host before the run, or None.
+        """
         return state, jax.tree.map(lambda z: noise_std * z, drawn)
 
     def of_message(self, own_noise: Any, reads: Reads) -> Any:
-        """Return the noise in each participant's message, [per_round, d]. Default: `own_noise`."""
+        """Return the noise in each participant's message, [per_round, d], from the noise of the machines.
+
+        By default, it is the noise of the machines unchanged.
+
+        Args:
+            own_noise: noise that the mechanism sampled for each participant, [per_round, d].
+            reads: function of the messages that the server reads, such as `Mean()`.
+        """
         return own_noise
 
     def server_key(self, key: Any) -> Any:
-        """Return a key for the server's random choices, which `release` does not use. Default: the round's key."""
+        """Return a random key for the server's own random choices in a round.
+
+        It must be independent of the random numbers that `release` derives from `key`. By default, it is `key`, because
+        the default `release` uses no random numbers.
+
+        Args:
+            key: random key of the round.
+        """
         return key
 
     def stored(self, server: Any) -> Any:
-        """Return the part of the server's state that an intruder could read (pan-privacy). Default: (), nothing."""
+        """Return the part of the server's state that an intruder could read. Default: (), nothing.
+
+        It matters for pan-privacy, where the server's memory is read once.
+        """
         return ()
 
     def check_method(self, method: str) -> None:
-        """Raise Refusal if the noise method is not possible with the planned settings."""
+        """Raise Refusal if the noise cannot be sampled in the given way with the planned settings.
+
+        Args:
+            method: way of sampling, a key of `fedprivjax.noise.chooser.METHODS`.
+        """
 
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
-        """Return noise that is sampled on the host before a run, leaves [rounds, ...], or None (the default)."""
+        """Return noise that is sampled on the host before a run, a pytree with leaves [rounds, ...].
+
+        The default None samples all noise on the device.
+
+        Args:
+            plan: run plan: who takes part in each round, and which records each message uses.
+            dimension: d, number of coordinates of the noise.
+            seed: seed of the run.
+        """
         return None
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the standard deviation of a trusted server's first noise, divided by `noise_std`. Default: 1."""
+        """Return the standard deviation of a trusted server's noise in the first round, over `noise_std`.
+
+        Default: 1.
+        """
         return 1.0
 
     def view(self, full: FullView) -> View:
-        """Return what the adversary of the trust model sees of a run."""
+        """Return what the adversary of the trust model sees of a run.
+
+        Args:
+            full: everything that the run releases or stores.
+        """
         return BY_TRUST[self.trust].view(full)
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
-        """Return a machine's costs in a round, by name. Default: `plain`, costs of one message of float32 numbers."""
+        """Return the costs of one machine in one round, by name. Default: `plain`.
+
+        Args:
+            problem: the optimisation problem.
+            plain: costs if a machine sends one message of float32 numbers: `sent_messages`, `sent_bits` and
+                `gradients_per_use`.
+        """
         return plain
 
     def vectors_in_memory(self, problem: Problem, size: Size) -> int:
-        """Return the number of vectors [d] in memory besides clipped gradients, to size chunks. Default: 0."""
+        """Return how many vectors of d numbers this object holds in memory at once, besides clipped gradients.
+
+        The number decides into how many chunks computations are divided. Default: 0.
+        """
         return 0
 
     def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
-        """Return the bound on the norm of a record's message: the clip, or else the stated bound.
+        """Return the bound on a record's message in L2 norm: `clip`, or the stated bound if `clip` is None.
 
         Args:
-            plain: True if a message is one gradient.
+            stated: bound that the loss or the algorithm states.
+            plain: True if the message is the gradient at one point.
         """
         if self.clip is None:
             return stated
         return NormBound(float(self.clip), (Assumption("clipped records", {"bound": float(self.clip)}),))
 
     def check(self, facts: RunFacts, name: str) -> None:
-        """Raise Refusal if the guarantee does not cover the problem or the plan. Errors name the protocol, `name`."""
+        """Raise Refusal if the guarantee does not cover the problem or the run plan. Default: never.
+
+        Args:
+            facts: facts of the run, such as the problem and the run plan.
+            name: name of the protocol, for error messages.
+        """
 
     def planned(self, facts: RunFacts) -> dict[str, Any]:
-        """Return settings of this object that calibration computes from a plan, by name. Default: none."""
+        """Return settings of this object that calibration computes from the run plan, by name. Default: none."""
         return {}
 
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:

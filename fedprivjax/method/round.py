@@ -27,26 +27,34 @@ STEP_FLOATS = 2**18  # intermediate numbers of a local step from which a CPU com
 
 
 class LateInputs(NamedTuple):
-    """Inputs of late answers, each [per_round]: index of the version from which each starts, and its weight."""
+    """Inputs of answers that arrive some rounds late.
+
+    Attributes:
+        version: index of the stored version of the server's message from which each answer started, int [per_round].
+        weight: weight of each answer in the server's sum, [per_round].
+    """
 
     version: Any
     weight: Any
 
 
 class RoundInputs(NamedTuple):
-    """Inputs of a round: its participants and their records.
+    """Participants of one round and the records that they use.
 
-    Arrays have `per_round` slots, the largest number of participants. If fewer take part, some slots are empty.
+    Arrays have `per_round` slots, one for each machine that can take part in a round. If fewer machines take part, the
+    remaining slots are empty (padding).
 
     Attributes:
         round: number of the round, from 1.
-        samples: record index in each slot, [per_round], or [per_round, width] for minibatches.
+        samples: indices of the records in each slot: [per_round] for one record each, [per_round, width] for
+            minibatches.
         machine: index of the machine in each slot, [per_round].
-        participation: number of that machine's messages so far, this one included; shape [per_round].
-        weights: weight of each record, [per_round, width], or None for one record of weight 1 in each slot.
-        present: 1 for filled slots and 0 for empty slots, [per_round], or None if all are filled.
-        expected: expected number of participants of a round, or None if the number is fixed.
-        late: `LateInputs`, or None if all participants start from the server's current state.
+        participation: how many messages the machine in each slot has sent, this round's included; [per_round].
+        weights: weight of each record, [per_round, width], 0 for padding. None if each slot has one record of weight 1.
+        present: 1 for slots with a participant, 0 for empty slots, [per_round]. None if no slot is empty.
+        expected: expected number of participants of a round, if this number varies. None if it is fixed.
+        late: which answers arrive late, and their weights. None if all participants start from the server's current
+            state.
     """
 
     round: Any
@@ -60,36 +68,37 @@ class RoundInputs(NamedTuple):
 
     @property
     def cohort(self) -> Any:
-        """Number of participants in the round."""
+        """Number of machines that take part in the round."""
         return self.samples.shape[0] if self.expected is None else jnp.sum(self.present)
 
     @property
     def divisor(self) -> Any:
-        """Divisor of sums, the same in all rounds. It is the number of participants, or its mean if it varies."""
+        """Public divisor of a round's sum, the same in all rounds: the expected number of participants."""
         return self.samples.shape[0] if self.expected is None else self.expected
 
     @property
     def filled(self) -> Any:
-        """1 for filled slots and 0 for empty slots; float32, shape [per_round]."""
+        """Mask of the round's slots, float32 [per_round]: 1 for slots with a participant, 0 for empty slots."""
         return jnp.ones(self.samples.shape[0]) if self.present is None else self.present
 
 
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None) -> tuple[Any, dict]:
     """Return the weighted sum of the messages of all records in a round, each first clipped to norm `bound` if given.
 
-    For a linear predictor, the sum is one matrix product. For other models, messages without a clip are computed once,
-    from the summed gradient. With a clip, the messages are computed a chunk of records at a time. If machines are
-    divided over devices, each device sums its part of the slots.
+    For a linear predictor, the sum is one matrix product. For other models without a clip, it is one gradient of the
+    weighted sum of the losses. With a clip, records' messages are computed in chunks. If a run is divided over several
+    devices, each device sums its part of the participants.
 
     Args:
-        machine: function that returns a record's message, given a function from points to the record's gradients. It
-            must be linear in the gradients.
-        inputs: the round's participants and their examples.
-        bound: bound on the norm of a record's message, or None.
+        problem: the optimisation problem.
+        machine: function from an oracle to one record's message. The oracle is a function that returns the gradients of
+            this record at the given points. The message must be linear in the gradients.
+        inputs: the round's participants and their records.
+        bound: bound on the L2 norm of a record's message, or None.
 
     Returns:
-        The sum, with the structure of the parameters. For clipped messages also the metrics `clipped_share` and
-        `message_norm`, the mean norm before clipping.
+        The sum, a pytree like the parameters, and metrics by name. If messages are clipped, these are `clipped_share`,
+            the fraction of messages longer than the bound, and `message_norm`, their mean norm before clipping.
     """
     samples, machines, weights = inputs.samples, inputs.machine, inputs.weights
     if devices() > 1:
@@ -134,7 +143,15 @@ def _sum_and_info(vectors: Outer | Dense, weights, bound) -> tuple[Any, dict]:
 
 
 def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None):
-    """Return each participant's message (the weighted sum over its records) as dense leaves [per_round, ...]."""
+    """Return each participant's message, the weighted sum over its records, as leaves [per_round, ...].
+
+    Args:
+        problem: the optimisation problem.
+        machine: function from an oracle to one record's message. The oracle is a function that returns the gradients of
+            this record at the given points.
+        inputs: the round's participants and their records.
+        bound: bound on the L2 norm to which each record's message is clipped, or None.
+    """
     examples = problem.take(inputs.samples, inputs.machine)
     if inputs.weights is None:
         vectors = bounded_messages(problem, machine, examples, bound)
@@ -157,7 +174,16 @@ def weighted(vectors, weights):
 
 
 def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
-    """Return the machine's message for each of the examples, along a leading axis."""
+    """Return the message of each record, along a leading axis.
+
+    For linear predictors, messages stay factored as residual ⊗ features (`Outer`), otherwise they are dense (`Dense`).
+
+    Args:
+        problem: the optimisation problem.
+        machine: function from an oracle to one record's message. The oracle is a function that returns the gradients of
+            this record at the given points.
+        examples: features and labels (or other data) of the records, leaves with a leading axis.
+    """
     return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)
 
 
@@ -289,7 +315,13 @@ def flat_rows(problem: Problem, tree):
 
 
 def add_noise(problem: Problem, tree, noise):
-    """Return `tree + noise` for noise of shape [d], or `tree` if `noise` is None."""
+    """Return the sum of a pytree and noise, in the pytree's structure.
+
+    Args:
+        problem: the optimisation problem, which has the structure of the parameters.
+        tree: pytree like the parameters.
+        noise: noise as a vector, [d], or None for no noise.
+    """
     return tree if noise is None else jax.tree.map(jnp.add, tree, problem.unravel(noise))
 
 

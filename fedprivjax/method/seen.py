@@ -112,41 +112,49 @@ def view_of(protocol: Any, problem: Problem, plan: Plan, full: FullView) -> View
 
 
 class Costs(Optionals):
-    """Costs of a protocol, on the host: its own functions or those of its rounds, else these.
+    """Costs of a protocol, such as the bits of a message, computed on the host.
+
+    For each cost, the protocol's own function is used if it has one, then that of `protocol.rounds`, and otherwise the
+    default in this class.
 
     Attributes:
-        gradients_spared: gradients per use of a record that an equivalent simulation does not compute.
+        gradients_spared: number of gradients per use of a record that the method needs but the simulation does not,
+            because it computes the same result in another way.
     """
 
     gradients_spared: int = 0
 
     def message_dimension(self, problem: Problem) -> int:
-        """Return the number of numbers in a message, and in the noise that is added to it. Default: d."""
+        """Return the number of coordinates of a message and of its noise. Default: as many as parameters."""
         return problem.dimension
 
     def message_bits(self, problem: Problem) -> float:
-        """Return the number of bits of a message. Default: `message_dimension` float32 numbers."""
+        """Return the number of bits of one message. Default: 32 for each coordinate."""
         return 32.0 * self.message_dimension(problem)
 
     def costs(self, problem: Problem) -> dict[str, float]:
-        """Return costs of one machine in a round, by name: `sent_messages`, `sent_bits` and `gradients_per_use`.
+        """Return the costs of one machine in one round, by name.
 
-        The bits are those of all messages, the gradients those per use of a record. Default: one message of
-        `message_bits`, and one gradient. A message of a shuffled sum is a bit with its coordinate's label,
-        1 + ⌈log₂ d⌉ bits.
+        They are `sent_messages` (number of messages), `sent_bits` (bits of all these messages together) and
+        `gradients_per_use` (gradients computed for each use of a record). By default, a machine sends one message of
+        `message_bits` bits and computes one gradient per use.
+
+        With a shuffler, each message is one bit with the label of its coordinate, 1 + ⌈log₂ d⌉ bits for d coordinates.
         """
         return of_one_message(self.message_bits(problem))
 
     def run_costs(self, problem: Problem, plan: Plan) -> dict[str, float]:
-        """Return further costs of a run by name, on the host. Default: none."""
+        """Return further costs of a whole run by name, such as the memory of machines' states. Default: none."""
         return {}
 
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
-        """Return the number of messages or per-record gradients, of d numbers each, in memory at once.
+        """Return how many vectors of d numbers (messages or per-record gradients) are in memory at once.
 
-        Default: as in `cohort_sum`, which materialises clipped gradients in chunks and no messages.
+        By default, clipped gradients are computed in chunks, and the number is that of a chunk. Without a clip it is 0.
 
         Args:
+            problem: the optimisation problem.
+            size: numbers of rounds, machines and machines per round.
             rows: number of records that a round uses.
         """
         return clipped_rows(self._protocol, problem, rows)

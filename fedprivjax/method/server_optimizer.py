@@ -29,25 +29,32 @@ if TYPE_CHECKING:
 class ServerOptimizer:
     """An optax optimiser for server or local steps, whose real-valued settings can be swept without recompiling.
 
-    If it is the `server` of a protocol, its b1 is swept as `over={"server.b1": [0.5, 0.9]}`; likewise "local.b1" for
-    local steps. The learning rate is the protocol's step: a factory with the argument `learning_rate` receives it. The
-    updates of any other factory are directions, which are multiplied by −step. A schedule's values are factors on the
-    step. Changing a static setting recompiles: an integer, a flag, a name, or a number that decides a branch of an
-    optax schedule.
+    If it is the setting `server` of a protocol, its number b1 is swept as `over={"server.b1": [0.5, 0.9]}`. For the
+    optimiser of local steps, the name is "local.b1".
 
-    An optax transformation, such as `optax.adam(0.1)`, has its own step and no numbers to sweep. Its updates are
-    multiplied by the protocol's step, which then defaults to 1.
+    How the protocol's step size enters depends on the factory:
+
+    * An optimiser with an argument `learning_rate` receives the step size as its learning rate.
+    * A schedule returns factors by which the step size is multiplied.
+    * Any other factory returns directions, which are multiplied by minus the step size.
+    * A transformation that is already made, such as `optax.adam(0.1)`, has its own learning rate and no numbers to
+      sweep. Its updates are multiplied by the protocol's step size, which then is 1 by default.
+
+    Changing a static setting recompiles. Static settings are integers, flags, names, and numbers that decide a branch
+    of an optax schedule.
 
     Args:
         factory: function that returns an `optax.GradientTransformation` or a schedule, such as `optax.adam`; its name,
-            "adam"; or a transformation.
+            such as "adam"; or a transformation.
         settings: settings of the factory by name. Real numbers are traced by jax, so the factory must not branch on
             them.
 
-    **Privacy**: post-processing of noisy aggregates, which changes no guarantee.
+    **Privacy**: at the server, post-processing of noisy aggregates. At a machine, the message is clipped and noised as
+    without an optimiser. Guarantees do not change.
 
     Raises:
-        Refusal: if the factory has no such setting (the message names the nearest), or `factory` is not a factory.
+        Refusal: if the factory has no such setting (the error suggests the nearest name), or `factory` is not a
+            factory.
 
     >>> import optax
     >>> ServerOptimizer("adam", b1=0.8), ServerOptimizer(optax.sgd, momentum=0.9, nesterov=True)
@@ -73,20 +80,28 @@ class ServerOptimizer:
             object.__setattr__(self, name, value)
 
     def tree_flatten_with_keys(self):
-        """Numbers by name, and the static parts."""
+        """Return what `jax.tree_util` needs to flatten the optimiser: numbers by name, and static data."""
         keys = map(jax.tree_util.GetAttrKey, self.names)
         return tuple(zip(keys, self.values, strict=True)), (self.factory, self.names, self.fixed)
 
     @classmethod
     def tree_unflatten(cls, static, values):
-        """Rebuild the optimiser. Traced values are not validated."""
+        """Return the optimiser with the given static data and numbers, the inverse of flattening.
+
+        The numbers are not validated, because they may be traced.
+        """
         factory, names, fixed = static
         made = object.__new__(cls)
         made._fill(factory, names, tuple(values), fixed)
         return made
 
     def filled(self, values: Sequence[Any]) -> "ServerOptimizer":
-        """Return a copy with other values, in the order of `names`; they may be traced or None."""
+        """Return a copy with other numbers.
+
+        Args:
+            values: new numbers in the order of `names`, the names of the real-valued settings. They may be traced or
+                None.
+        """
         return self.tree_unflatten((self.factory, self.names, self.fixed), values)
 
     def __repr__(self) -> str:
@@ -95,16 +110,16 @@ class ServerOptimizer:
 
     @property
     def name(self) -> str:
-        """Name in messages and results."""
+        """Name of the optimiser in error messages and results, such as "adam"."""
         return server_checks.name_of(self.factory)
 
     @property
     def own_step(self) -> bool:
-        """True for a transformation, which has its own learning rate."""
+        """True if the optimiser is a transformation that is already made and so has its own learning rate."""
         return not callable(self.factory)
 
     def leaves(self) -> dict[str, Any]:
-        """Numbers that can be swept, by name; None for those at the factory's default."""
+        """Return the numbers that can be swept, by name. None stands for the factory's default."""
         given = dict(zip(self.names, self.values, strict=True))
         free = server_checks.free_names(self.factory) - dict(self.fixed).keys()
         return {name: given.get(name) for name in sorted({*free, *given})}
@@ -119,7 +134,11 @@ class ServerOptimizer:
     # ---- traced
 
     def made(self, step: Any = 1.0) -> "optax.GradientTransformation":
-        """Return the optax transformation that the factory makes, with the step as its learning rate."""
+        """Return the optax transformation that the factory makes.
+
+        Args:
+            step: step size, which becomes its learning rate.
+        """
         import optax
 
         if self.own_step:
@@ -131,11 +150,23 @@ class ServerOptimizer:
         return optax.chain(optax.scale_by_schedule(cast(Any, made)) if callable(made) else made, optax.scale(-step))
 
     def init(self, w, step) -> Any:
-        """Return the state before the first round, a pytree of arrays."""
+        """Return the optimiser's state before its first step, a pytree of arrays.
+
+        Args:
+            w: parameters.
+            step: step size.
+        """
         return self.made(step).init(w)
 
     def step(self, state: Any, w, direction, step) -> tuple[Any, Any]:
-        """Return the parameters after one step against the noisy direction, before projection, and the new state."""
+        """Return the parameters after one step, before any projection, and the optimiser's next state.
+
+        Args:
+            state: the optimiser's state before the step.
+            w: parameters before the step.
+            direction: vector that takes the place of the gradient, such as a noisy mean gradient.
+            step: step size.
+        """
         import optax
 
         updates, state = self.made(step).update(direction, state, w)
@@ -146,18 +177,29 @@ class ServerOptimizer:
     def check(self, params) -> None:
         """Raise Refusal if the optimiser cannot be run on parameters of these shapes.
 
+        Args:
+            params: parameters, of which only the shapes matter.
+
         Raises:
-            Refusal: if the factory raises an exception or does not return a transformation. The state must be a pytree
-                of arrays of fixed shapes, and updates must have the shapes of the parameters.
+            Refusal: if the factory raises an exception or does not return a transformation, if the state is not a
+                pytree of arrays of fixed shapes, or if updates have other shapes than the parameters.
         """
         leaves, tree = jax.tree.flatten(params)
         server_checks.check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)
 
     def mean_length(self, params, norm: float, rounds: int) -> float:
-        """Return the mean length of the updates in `rounds` rounds at learning rate 1, along one fixed direction.
+        """Return the mean L2 norm of the optimiser's updates in a run in which all gradients are equal.
+
+        The learning rate is 1. Default step sizes are scaled by this length, so that a run with the optimiser moves as
+        far as one with plain steps.
+
+        Args:
+            params: parameters, of which only the shapes matter.
+            norm: L2 norm of the gradient.
+            rounds: number of steps.
 
         Raises:
-            Refusal: as in `check`.
+            Refusal: if the optimiser cannot be run on parameters of these shapes.
 
         >>> round(ServerOptimizer("adam").mean_length(np.zeros(100), 3.0, 50), 3), round(
         ...     ServerOptimizer("sgd").mean_length(np.zeros(100), 3.0, 50), 3

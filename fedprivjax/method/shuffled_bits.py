@@ -53,14 +53,21 @@ OF_BITS = {"levels": None, "rounding": "averaged", "accounting": "exact", "hones
 class BitMean(PrivateMean):
     """Binomial noise on messages of users (machines with one record each), sent as bits through a shuffler.
 
-    Attributes:
-        clip: C, bound that is enforced on the norm of every record's message. None enforces the bound that the loss, or
-            the algorithm, states.
-        levels, rounding, accounting, honest: as in `UserSGD`.
-        vector_sum: levels and noise bits of the sums; set by calibration.
+    Each user rounds the coordinates of its message at random to integer levels, and sends them as bits, together with
+    random noise bits. A shuffler hides which user sent which bit.
 
-    **Privacy**: (ε, δ)-DP for replacing one record, against an adversary who sees a round's bits without their senders,
-    for any algorithm that reads means.
+    Attributes:
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
+            clipped to the bound that the loss or the algorithm states.
+        levels: g, number of integer levels to which a coordinate is rounded. Default: by a rule of the accounting.
+        rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled" or
+            "independent".
+        accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
+        honest: fraction of a round's users who are assumed to add their noise bits. The guarantee relies on them only.
+        vector_sum: the private sum with its numbers of levels and noise bits; set by calibration.
+
+    **Privacy**: (ε, δ)-DP for replacing one record, against an adversary who sees a round's bits without their senders.
+    It holds for any algorithm whose `reads` is `Mean()`.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -93,7 +100,19 @@ class BitMean(PrivateMean):
     # ---- traced
 
     def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
-        """The analyzer's estimate over the participants, or their exact mean if σ is 0."""
+        """Return the mean of the participants' messages, estimated from their bits, and clipping metrics.
+
+        In a run without noise, it is the exact mean of the clipped messages.
+
+        Args:
+            problem: the optimisation problem.
+            machine: function from an oracle to one record's message. The oracle is a function that returns the
+                gradients of this record at the given points.
+            inputs: the round's participants and their records.
+            noise: the round's noise bits, from `round_noise`, or None in a run without noise.
+            key: random key of the round, for the random rounding.
+            bound: bound on the L2 norm to which each message is clipped, or None.
+        """
         present = inputs.filled
 
         def add(totals, chunk):
@@ -122,7 +141,16 @@ class BitMean(PrivateMean):
     def messages(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
     ) -> Any:
-        """Return the contribution of each participant's bits to the estimated sum, [per_round, d]."""
+        """Return what each participant's bits contribute to the estimated sum of the messages, [per_round, d].
+
+        Args:
+            problem: the optimisation problem.
+            message: message of one record.
+            inputs: the round's participants and their records.
+            noise: the round's noise bits, or None in a run without noise.
+            limits: what the server reads, and the bound on a record's message.
+            key: random key of the round, for the random rounding.
+        """
         bound = self.enforced(limits, private=noise is not None)
         return self._contributions(problem, of_record(message), inputs, noise, key, bound)
 
@@ -137,17 +165,31 @@ class BitMean(PrivateMean):
         return jnp.where(noise.scale > 0, present[:, None] * values, rows)
 
     def round_noise(self, state: Any, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any) -> tuple[Any, Any]:
-        """Return no state, and the noise of the round in levels."""
+        """Return an empty state, and the round's noise, counted in levels.
+
+        The noise is the number of noise bits that are 1, minus its expectation.
+
+        Args:
+            state: not used.
+            drawn: the mechanism's sample for the round.
+            noise_std: calibrated noise σ.
+            reads: function of the messages that the server reads, here `Mean()`.
+            host_noise: the round's binomial noise if it was sampled on the host before the run, otherwise None.
+        """
         return state, drawn.noise(noise_std, self.vector_sum, host_noise)
 
     def server_key(self, key: Any) -> Any:
-        """Return a key that no message is rounded with."""
+        """Return a random key for the server's own random choices, which no random rounding uses."""
         return jax.random.fold_in(key, SERVER)
 
     # ---- on the host
 
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
-        """Return the shuffled sums. Raise Refusal if the accounting does not cover a given noise."""
+        """Return the setting `vector_sum` by name: the levels and noise bits that have the calibrated noise.
+
+        Raises:
+            Refusal: if the noise was given and the accounting does not cover it.
+        """
         if target.given_noise and self.accounting == "paper" and target.delta is not None:
             self.event(facts, noise_std).epsilon(target.delta)
         return {"vector_sum": self._sums(facts.problem, facts.plan, noise_std, facts.bound.norm)}
@@ -167,7 +209,13 @@ class BitMean(PrivateMean):
         return chosen
 
     def mechanism(self, facts: RunFacts, method: str) -> Mechanism:
-        """Exact binomials ("auto"), rounded normals ("normal"), or a key for each user's bits ("materialised")."""
+        """Return the mechanism that samples the noise.
+
+        Args:
+            facts: facts of the run, such as the run plan.
+            method: way of sampling: "auto" for exact binomial numbers, "normal" for rounded normal numbers (an
+                approximation), or "materialised" for every bit of every user.
+        """
         self._require_mean(facts.reads)
         require_choice("noise method", method, ("auto", "normal", "materialised"))
         schedule = facts.plan.schedule
@@ -191,7 +239,15 @@ class BitMean(PrivateMean):
             binomial.require_drawable(self.vector_sum.trials)
 
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> binomial.HostNoise:
-        """Noise of every round in levels, with the exact binomial distribution."""
+        """Return the binomial noise of every round, sampled on the host with its exact distribution.
+
+        It is counted in levels: number of noise bits that are 1, minus the expectation; leaves [rounds, …].
+
+        Args:
+            plan: run plan, which gives the number of participants of each round.
+            dimension: d, number of coordinates of a message.
+            seed: seed of the run.
+        """
         totals = self._totals(plan, self.vector_sum)
         return _host_noise(seed, tuple(totals.tolist()), float(self.vector_sum.probability), dimension)
 
@@ -202,9 +258,14 @@ class BitMean(PrivateMean):
         return min(size.per_round, max(1, CHUNK_NUMBERS // problem.dimension))
 
     def costs(self, problem: Problem, plain: dict[str, float]) -> dict[str, float]:
-        """Costs with one shuffler for all coordinates, so every bit includes its coordinate's label.
+        """Return the costs of one user in one round, by name.
 
-        If cohorts have several sizes, they are the costs in the smallest cohort.
+        One shuffler is used for all coordinates. Every bit is therefore sent with the label of its coordinate. If
+        rounds have different numbers of users, the costs are those of the smallest round.
+
+        Args:
+            problem: the optimisation problem.
+            plain: costs of one message of float32 numbers, which are returned in a run without noise.
         """
         if not self.vector_sum.probability:
             return plain
@@ -213,13 +274,17 @@ class BitMean(PrivateMean):
         return plain | {"sent_messages": float(messages), "sent_bits": float(labelled)}
 
     def accountant(self, problem: Problem, plan: Plan) -> BinomialSums:
-        """Accountant for the honest users of the smallest cohort."""
+        """Accountant of the binomial noise of the honest users in the smallest round."""
         levels = self._levels(problem, plan.size.per_round)
         require_countable(plan.size.per_round, levels)
         return BinomialSums(self._users(plan), problem.dimension, levels, self.rounding, self.accounting)
 
     def hiding(self, plan: Plan) -> float:
-        """1: the accountant already uses the number of users whose noise protects a record."""
+        """Noise that protects one record in one round, divided by σ: always 1.
+
+        σ is not multiplied by a number of users, because the accountant already takes the number of honest users into
+        account.
+        """
         return 1.0
 
     def theorem(self) -> str:
@@ -235,7 +300,7 @@ class BitMean(PrivateMean):
         return honest, Assumption("rounded normals", {"distance": distance})
 
     def needed_noise(self, facts: RunFacts, target: Target) -> float:
-        """Return the smallest σ that meets a target."""
+        """Return the smallest `noise_std` that meets a target."""
         accountant, releases = self.accountant(facts.problem, facts.plan), int(facts.plan.uses.max())
         ratio = accountant.ratio(target.worst_epsilon, releases, delta=target.stated_delta)
         return ratio * sensitivity(facts.bound.norm)
@@ -258,7 +323,11 @@ class BitMean(PrivateMean):
         return cheu.rounding_constant(users=users, levels=levels, dimension=problem.dimension)
 
     def noisy_users(self, plan: Plan) -> int:
-        """Cohort size, or the smallest one if sizes are announced: users of larger cohorts add fewer noise bits."""
+        """Number of users by whose noise bits the variance of a sum's noise is computed.
+
+        It is the number of users in a round. If rounds have announced, different numbers of users, it is the smallest
+        one, because users add fewer noise bits in larger rounds.
+        """
         return int(plan.schedule.present.sum(axis=1).min()) if plan.schedule.announced else plan.size.per_round
 
     def _totals(self, plan: Plan, sums: VectorSum) -> np.ndarray:

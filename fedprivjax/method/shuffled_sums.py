@@ -33,15 +33,15 @@ SLACK = 1e-5  # relative tolerance of norms in float32
 
 @struct.dataclass
 class VectorSum:
-    """Private sum of vectors of norm at most `bound`, in bits through a shuffler (P_VEC of Cheu et al. 2022).
+    """Private sum of vectors in bits that are sent through a shuffler (P_VEC of Cheu et al. 2022).
 
-    Let D be the `bound`, g the `levels` and q the `trials`. Each of n users rounds the d coordinates of its vector x at
-    random to integer levels 0 … g, of mean (x + D)·g/(2D). For each coordinate, a user sends g bits and q noise bits.
-    The level is the number of the g bits that are 1. A shuffler permutes all users' bits of a coordinate, so an
-    adversary learns only their sum.
+    There are n users. User i has a vector of d coordinates and of L2 norm at most D. It rounds each coordinate x at
+    random to an integer level from 0 to g, such that the mean is (x + D)·g/(2D). For each coordinate, it sends g bits,
+    of which as many are 1 as the level says, and q noise bits, each of which is 1 with probability p. A shuffler
+    permutes all users' bits of a coordinate, so an adversary learns only how many are 1.
 
     Attributes:
-        bound: D, bound on the norm of every user's vector.
+        bound: D, bound on the L2 norm of every user's vector.
         levels: g, number of levels above 0.
         trials: q, number of noise bits per user and coordinate.
         probability: p, probability that a noise bit is 1.
@@ -60,17 +60,31 @@ class VectorSum:
 
     @property
     def unit(self) -> Any:
-        """Distance of neighbouring levels in units of the vectors, 2D/g."""
+        """Distance of neighbouring levels in the unit of the vectors: 2D/g, for `bound` D and `levels` g."""
         return 2 * self.bound / self.levels
 
     # ---- on the device, exact in distribution
 
     def rounded(self, key: jax.Array, vectors: jax.Array) -> jax.Array:
-        """Return the vectors [n, d] of users, rounded at random to levels 0 … g; int32, shape [n, d]."""
+        """Return users' vectors with their coordinates rounded at random to integer levels; int32 [n, d].
+
+        The levels are from 0 to `levels`.
+
+        Args:
+            key: random key of the round.
+            vectors: one vector for each of n users, [n, d].
+        """
         return self.rounded_by(slot_keys(key, vectors.shape[0]), vectors)
 
     def rounded_by(self, keys: jax.Array, vectors: jax.Array) -> jax.Array:
-        """Return `rounded` with one key per user, [n], so results do not depend on the split of users into chunks."""
+        """Return users' vectors rounded at random to integer levels, with one random key per user; int32 [n, d].
+
+        The result for a user does not depend on which other users are computed together with it.
+
+        Args:
+            keys: random key of each user, [n].
+            vectors: one vector for each of n users, [n, d].
+        """
         levels = jnp.asarray(self.levels).astype(jnp.int32)
         scaled = vectors * (levels / (2 * self.bound)) + 0.5 * (levels % 2)
         low = jnp.floor(scaled)
@@ -78,13 +92,16 @@ class VectorSum:
         return jnp.clip((low + up).astype(jnp.int32) + levels // 2, 0, levels)
 
     def estimate(self, total_levels, noise_levels, users, remainder=0.0) -> jax.Array:
-        """Return the estimated sum of the vectors, float32 [d].
+        """Return the estimated sum of the users' vectors, float32 [d].
+
+        In the arguments, n is the number of users, q the noise bits per user and coordinate (`trials`), and p the
+        probability that one of them is 1.
 
         Args:
-            total_levels: sum of the levels over `users`, int32 [d].
+            total_levels: sum of the users' levels, int32 [d].
             noise_levels: number of noise bits that are 1, minus ⌊n·q·p⌋, int32 [d].
-            users: n, number of participants; may be traced.
-            remainder: n·q·p − ⌊n·q·p⌋, the fraction missing in the integer that was subtracted.
+            users: n; may be traced.
+            remainder: n·q·p − ⌊n·q·p⌋, the part of the expected number of ones that the integer above leaves out.
         """
         span = jnp.asarray(users).astype(jnp.int32) * jnp.asarray(self.levels).astype(jnp.int32)
         counted = (total_levels - span // 2 + noise_levels).astype(jnp.float32)  # centred: both terms are below 2³⁰
@@ -93,9 +110,14 @@ class VectorSum:
     # ---- literal messages, on the host
 
     def randomizer(self, rng: np.random.Generator, vectors) -> np.ndarray:
-        """Return all bits that users send for vectors [..., d], uint8 [..., d, levels + trials].
+        """Return all bits that users send, uint8 [..., d, g + q], for g = `levels` and q = `trials`.
 
-        Bits 1 come first, since the shuffler removes the order anyway.
+        For each coordinate, bits that are 1 come first. Their order does not matter, because the shuffler permutes
+        them.
+
+        Args:
+            rng: NumPy generator.
+            vectors: vectors of the users, [..., d].
 
         Raises:
             Refusal: if a vector is longer than `bound`.
@@ -109,12 +131,21 @@ class VectorSum:
         return (np.arange(levels + trials) < ones[..., None]).astype(np.uint8)
 
     def shuffled(self, rng: np.random.Generator, bits: np.ndarray) -> np.ndarray:
-        """Return the bits [..., n, d, k] of n users, k each, in a random order for each coordinate, [..., d, n·k]."""
+        """Return all users' bits of each coordinate in a random order, [..., d, n·k].
+
+        Args:
+            rng: NumPy generator.
+            bits: k bits of each of n users for each of d coordinates, [..., n, d, k].
+        """
         bits = np.swapaxes(bits, -3, -2)
         return rng.permuted(bits.reshape(*bits.shape[:-2], -1), axis=-1)
 
     def analyzer(self, bits: np.ndarray) -> np.ndarray:
-        """Return the estimated sum of the vectors, float64 [..., d], from shuffled bits [..., d, n·(g + q)]."""
+        """Return the estimated sum of the users' vectors, float64 [..., d].
+
+        Args:
+            bits: shuffled bits of n users, [..., d, n·(g + q)], for g = `levels` and q = `trials`.
+        """
         users = bits.shape[-1] // (int(self.levels) + int(self.trials))
         counts = bits.sum(axis=-1, dtype=np.int64) - users * int(self.trials) * float(self.probability)
         return self.unit * (counts - users * int(self.levels) / 2)
@@ -122,13 +153,21 @@ class VectorSum:
     # ---- numbers, on the host
 
     def totals(self, users) -> np.ndarray:
-        """Return n·q, the number of noise bits per coordinate of n users, int64 of the shape of `users`."""
+        """Return the number of noise bits of n users per coordinate, n·q for q = `trials`; int64.
+
+        Args:
+            users: n, a number or an array of numbers.
+        """
         return np.asarray(users, np.int64) * int(self.trials)
 
     def moments(self, vectors) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and the variance of the estimate, float64 [d], for the participants' vectors [n, d].
+        """Return the mean and the variance of the estimated sum for given vectors, float64 [d] each.
 
-        The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)), with f_i the fractional part of (x_i + D)·g/(2D).
+        The mean is the exact sum. The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)), with the symbols of this
+        class. Here f_i is the fractional part of (x_i + D)·g/(2D), which random rounding rounds to 0 or 1.
+
+        Args:
+            vectors: vectors x_i of the n users, [n, d].
         """
         vectors = np.asarray(vectors, np.float64)
         fraction = self._scaled(vectors) % 1.0
@@ -137,13 +176,20 @@ class VectorSum:
         return vectors.sum(axis=0), self.unit**2 * variance
 
     def messages_per_user(self, dimension: int) -> int:
-        """Return the number of one-bit messages of a user in one sum, d·(g + q)."""
+        """Return the number of one-bit messages that a user sends in one sum: d·(g + q).
+
+        Args:
+            dimension: d, number of coordinates. A user sends g = `levels` and q = `trials` bits for each.
+        """
         return int(cheu.messages_per_user(dimension=dimension, levels=int(self.levels), trials=int(self.trials)))
 
     def bits_per_user(self, dimension: int, *, shared_shuffler: bool) -> int:
         """Return the number of bits that a user sends in one sum.
 
-        With one shuffler for all d coordinates, each one-bit message carries its coordinate in ⌈log₂ d⌉ more bits.
+        Args:
+            dimension: d, number of coordinates of a vector.
+            shared_shuffler: True if one shuffler serves all coordinates. Each one-bit message then also carries the
+                number of its coordinate, in ⌈log₂ d⌉ bits. False if each coordinate has a shuffler of its own.
 
         >>> VectorSum(1.0, 4, 6, 0.5).bits_per_user(5, shared_shuffler=True)
         200

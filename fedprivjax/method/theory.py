@@ -37,19 +37,23 @@ class TheoryChoices:
 
 @dataclass(frozen=True)
 class Theory:
-    """Functions of a protocol that state what is known of its runs. They stand beside the algorithm of the protocol.
+    """What theory states about a method: default step size, error bound, and other choices. All are functions.
+
+    A method's file defines its theory next to its algorithm.
 
     Attributes:
-        step: from a protocol with known noise, a problem, a plan and a target to the default plain step, or inf if a
-            constant is missing; None if no theory gives a step, which is then required.
-        norm: from a protocol, a problem and a plan to the norm of the direction of its steps, from which the step of
-            another optimiser follows; None if only plain steps have a default.
-        bound: from the calibrated protocol of a planned run, and that run, to its error bound, term by term, for plain
-            steps; see `error_bound`.
-        uses: from the protocol's class to the uses that `fedprivjax plan` compares.
-        not_planned: reason if there is none.
-        choices: from a protocol and a problem to the sizes and constants that the theory chooses.
-        equivalent: from a protocol and a number of machines to the canonical protocol that is equal in distribution.
+        step: `(protocol, problem, plan, target) -> number`, the default size of plain gradient steps, for a protocol
+            whose noise is known. It returns inf if a constant is missing. If `step` is None, no theory gives a step
+            size, and users must set it.
+        norm: `(protocol, problem, plan) -> number`, the norm of the vector along which a step is taken. The default
+            step size of another optimiser is scaled by it. None if only plain steps have a default.
+        bound: `(protocol, run) -> Bound`, the error bound of a calibrated protocol's planned run with plain steps.
+        uses: `(class) -> uses`, the ways of using the protocol's class that `fedprivjax plan` compares.
+        not_planned: reason why `fedprivjax plan` does not compare the method, if `uses` returns none.
+        choices: `(protocol, problem) -> TheoryChoices`, functions that compute sizes and constants, such as the number
+            of rounds.
+        equivalent: `(protocol, machines) -> protocol`, one representative of all protocols whose runs have the same
+            distribution for this number of machines. An experiment computes such runs only once.
     """
 
     step: Callable[[Any, Problem, Plan, Target], float] | None = None
@@ -61,19 +65,28 @@ class Theory:
     equivalent: Callable[[Any, int], Any] = lambda protocol, machines: protocol
 
     def of(self, algorithm: type, *privacy: type) -> Self:
-        """Return this theory, once it is that of all pairs of an algorithm's class and these privacy objects' classes.
+        """Register this theory for pairs of an algorithm and a privacy object, and return it.
 
-        It reads only the two parts of a pair, and its noise.
+        Protocols of such a pair then use its functions, which may read only the two parts and the noise.
+
+        Args:
+            algorithm: class of the algorithm.
+            *privacy: classes of privacy objects.
         """
         THEORIES.update({(algorithm, one): self for one in privacy})
         return self
 
     def default_step(self, protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
-        """Return the default step of a protocol with known noise, or inf if a constant is missing.
+        """Return the default step size of a protocol whose noise is known, or inf if a constant is missing.
 
-        It is 1 for a transformation with its own step. For another optimiser it is that of `scaled_step`.
+        It is 1 if the protocol's optimiser is an optax transformation with its own learning rate. For another
+        optimiser, the step size of plain steps is scaled such that a run along a constant direction moves equally far.
 
-        `require_step` has checked the protocol.
+        Args:
+            protocol: protocol that passed `require_step`.
+            problem: the optimisation problem.
+            plan: run plan: who takes part in each round, and which records each message uses.
+            target: privacy target.
 
         Raises:
             Refusal: if the theory is for plain steps alone and the protocol has another optimiser.
@@ -93,13 +106,24 @@ class Theory:
         return scaled_step(optimizer, plain, problem, plan.size.rounds, self.norm(protocol, problem, plan))
 
     def error_bound(self, protocol: Any, run: PlannedRun) -> Bound:
-        """Return the error bound of a planned run, which is missing for a protocol with an optimiser."""
+        """Return the error bound of a planned run with plain steps. For other optimisers, none is known.
+
+        The result then has no terms, and states this reason.
+
+        Args:
+            protocol: calibrated protocol of the run.
+            run: the run that is planned.
+        """
         parts = (getattr(getattr(protocol, "algorithm", None), name, None) for name in ("server", "local"))
         other = next((one for one in parts if one is not None), None)
         return self.bound(protocol, run) if other is None else missing(f"its bound is for plain steps, not for {other}")
 
     def require_step(self, protocol: Any) -> None:
-        """Raise Refusal if a protocol has no step and no theory gives one, or if it has two."""
+        """Raise Refusal if a protocol's step size is missing or given twice.
+
+        It is missing if `step_size` is None and no theory gives a default. It is given twice if `step_size` is set, and
+        the optimiser has its own learning rate.
+        """
         name, optimizer = optimizer_of_step(protocol)
         own = optimizer is not None and optimizer.own_step
         if own and protocol.step_size not in (None, 1):

@@ -17,15 +17,15 @@ from fedprivjax.problem.problem import Problem
 
 
 class Facts(NamedTuple):
-    """Facts of a run that a release reads, in addition to the settings of its privacy object.
+    """Facts of a run that a privacy object of local steps reads in the compiled program.
 
     Attributes:
         noise_std: calibrated noise.
-        limit: stated bound on a record's message, which is enforced without a clip, or None.
-        expected: E|S_r|, if the privacy object reads it, or None.
-        weighted: True if machines' weights follow from the plan.
-        encoded: bound to which encoded messages are clipped before a trusted server's noise, or None.
-        form: pytree of the shapes of a message, at the server, or None.
+        limit: stated bound on a record's message, to which messages are clipped if there is no `clip`, or None.
+        expected: expected number of participants of a round, or None if the privacy object does not use it.
+        weighted: True if machines' messages have different weights.
+        encoded: bound on the norm to which encoded messages are clipped before a trusted server adds noise, or None.
+        form: pytree with the shapes of a machine's message, for the server's functions; None in others.
     """
 
     noise_std: Any
@@ -37,12 +37,14 @@ class Facts(NamedTuple):
 
 
 class WorkFacts(NamedTuple):
-    """Facts of a run that a privacy object of local work reads on the host.
+    """Facts of a run that a privacy object of local steps reads on the host.
 
     Attributes:
+        problem: the optimisation problem.
+        plan: run plan: who takes part in each round, and which records each message uses.
         stateful: True if machines keep a state between rounds.
-        dimension: number of numbers in a message.
-        epsilon: target of each machine if they differ, which gives the proportions of their noises; else None.
+        dimension: number of coordinates of a machine's message.
+        epsilon: target ε of each machine if they differ, else None. They determine how the machines' noises differ.
     """
 
     problem: Problem
@@ -53,26 +55,29 @@ class WorkFacts(NamedTuple):
 
 
 class WorkPrivacy(Privacy):
-    """Base class of privacy objects of methods with local steps. Its defaults suit noise in local steps only.
+    """Base class of privacy objects of methods with local steps.
 
-    A custom one is a `flax.struct.dataclass` that defines `event` (what is released, for accounting) and `mechanism`
-    (the noise), and the functions in which it differs: `bounded`, `sent` and `encoded` at a machine, `divisor` and
-    `read` at the server. Between rounds it keeps a public memory, such as an adaptive clip, which everybody may see.
-    The package's own privacy objects cannot be subclassed.
+    A custom one is a `flax.struct.dataclass` that defines `event`, which says what is released and with which noise,
+    and `mechanism`, which samples the noise. It overrides further functions if it differs from the defaults: `bounded`,
+    `sent` and `encoded` at a machine, `divisor` and `read` at the server. The defaults are those of noise in local
+    steps, with messages that are neither clipped nor noised as a whole. The package's own privacy objects cannot be
+    subclassed.
+
+    Between rounds, the object may keep a public memory, such as an adaptive clip, which everybody may see.
 
     Attributes:
-        work: sampler of the records of the local steps.
+        work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
         unit: protected unit, "record" or "machine", or None for no privacy.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
-        clip: bound that is enforced on every record's message in a local step, or None.
-        update_clip: bound on the norm of a machine's whole message, or None.
+        clip: bound on the L2 norm of every record's message in a local step, enforced by clipping, or None.
+        update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping, or None.
         noise: correlation of a trusted server's noise over rounds.
-        encoder: encoder of the messages, or None.
+        encoder: encoder that compresses the machines' messages, or None.
         adaptive: True if the bound on the messages changes from round to round.
-        at_machines: True if machines sample noise.
+        at_machines: True if the simulation samples noise separately for every machine.
         noise_together: True if the noise of a local step is sampled for all machines of a round at once.
-        noisy_steps: True if noise in every local step protects a record. The guarantee then also covers the points of a
-            machine.
+        noisy_steps: True if every local step has noise that protects a record. The guarantee then also holds if an
+            adversary sees the points of a machine between its steps.
         reads_cohort_size: True if messages or their costs depend on the expected number of participants, which is
             public.
     """
@@ -93,7 +98,7 @@ class WorkPrivacy(Privacy):
 
     @property
     def minibatches(self) -> Any:
-        """Sampler of the records of the local steps."""
+        """Sampler of the records of the local steps, the attribute `work`."""
         if not hasattr(self, "work"):
             raise Undefined(f"{type(self).__name__} must define work, the sampler of the records of its local steps")
         return self.work
@@ -101,11 +106,19 @@ class WorkPrivacy(Privacy):
     # ---- at a machine, traced
 
     def start(self) -> Any:
-        """Return the public memory before the first round. Default: (), nothing."""
+        """Return the public memory before the first round, such as the first adaptive clip. Default: (), none."""
         return ()
 
     def of_batch(self, problem: Problem, message: Linear, minibatch: Minibatch, noise: Any, facts: Facts) -> Any:
-        """Return the mean of a local step's messages, plus the machine's noise unless that is None."""
+        """Return the mean message of a local step's minibatch. If records are protected, noise is added.
+
+        Args:
+            problem: the optimisation problem.
+            message: message of one record.
+            minibatch: records of the step.
+            noise: the machine's noise, in the form that `step_noise` takes, or None in a run without noise.
+            facts: facts of the run, such as the calibrated noise.
+        """
         private = noise is not None and self.unit == "record"
         bound = facts.limit if self.clip is None and private else self.clip
         mean = minibatch.mean(of_record(message), divisor=self.step_divisor, clip=bound)
@@ -115,118 +128,227 @@ class WorkPrivacy(Privacy):
         return jax.tree.map(jnp.add, mean, problem.unravel(z))
 
     def step_noise(self, noise: Any, step: Any, dimension: int) -> jax.Array:
-        """Return the noise of a machine's local step, [d].
+        """Return the noise of one local step of a machine, [d].
 
         Args:
-            noise: the round's noise and the machine's place among the participants, with `noise_together`. Otherwise
-                the machine's random key and its standard deviation.
+            noise: if `noise_together` is True, a pair of the round's noise and the machine's index among the
+                participants. Otherwise, a pair of the machine's random key and the standard deviation of its noise.
+            step: number of the step in the round, from 0.
+            dimension: d, number of parameters.
         """
         raise Undefined(f"{type(self).__name__} must define step_noise(noise, step, dimension)")
 
     def bounded(self, message: Any, bound: Any) -> tuple[Any, dict]:
-        """Return a machine's message after clipping, and metrics by name. Default: the message, unclipped.
+        """Return a machine's message after clipping it as a whole, and clipping metrics by name.
+
+        By default, the message is not clipped, and there are no metrics.
 
         Args:
-            bound: the public memory.
+            message: the machine's message, a pytree.
+            bound: public memory of the round, such as an adaptive clip.
         """
         return message, {}
 
     def sent(self, message: Any, info: dict, bound: Any, noise: Any, facts: Facts) -> Any:
-        """Return a bounded message as it is sent, with the machine's own noise. Default: the message."""
+        """Return a clipped message as the machine sends it, before encoding. Default: unchanged.
+
+        Subclasses add the machine's own noise here.
+
+        Args:
+            message: the clipped message.
+            info: clipping metrics of the message, from `bounded`.
+            bound: public memory of the round, such as an adaptive clip.
+            noise: the machine's noise, or None in a run without noise.
+            facts: facts of the run, such as the calibrated noise.
+        """
         return message
 
     def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
-        """Return a message as the server reads it after encoding and decoding. Default: the message."""
+        """Return a message as the server decodes it. Default: unchanged.
+
+        Encoding and decoding are one function, because a simulation needs only the result of both.
+
+        Args:
+            message: message that the machine sends, with its noise.
+            key: random key of the machine.
+            facts: facts of the run.
+        """
         return message
 
     def weight(self, data: LocalData, facts: Facts) -> Any:
-        """Return the weight of a machine's message in the server's mean. Default: 1."""
+        """Return the weight of a machine's message in the server's mean, a scalar. Default: 1.
+
+        Args:
+            data: records that the machine uses in the round.
+            facts: facts of the run.
+        """
         return 1.0
 
     # ---- at the server, traced
 
     def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> Any:
-        """Return the round's noise. If machines sample it, return a random key and their standard deviations."""
+        """Return the round's noise, scaled by the calibrated noise.
+
+        If machines sample noise, it is a pair: a random key, and the standard deviation of each participant's noise.
+
+        Args:
+            drawn: the mechanism's sample for the round.
+            host_noise: the round's part of noise that was sampled on the host before the run, or None.
+            facts: facts of the run, such as the calibrated noise.
+        """
         if not self.at_machines:
             return jax.tree.map(lambda z: facts.noise_std * z, drawn)
         key, relative = drawn
         return key, facts.noise_std * relative
 
     def of_message(self, own_noise: Any) -> Any:
-        """Return the noise in each participant's message, [per_round, d]. Default: `own_noise`."""
+        """Return the noise in each participant's message, [per_round, d], from the noise of the machines.
+
+        By default, it is the noise of the machines unchanged.
+        """
         return own_noise
 
     def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
-        """Return the number by which the server divides the sum of messages. Default: the sum of their weights."""
+        """Return the divisor of the sum of a round's messages. Default: the sum of their weights.
+
+        Args:
+            weight: sum of the participants' weights.
+            inputs: the round's participants and their records.
+        """
         return jnp.where(weight > 0, weight, 1.0)
 
     def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:
-        """Return the mean message as the server reads it, and the public memory of the next round."""
+        """Return the mean message that the server reads, and the public memory of the next round.
+
+        By default, the sum is divided and nothing else is changed.
+
+        Args:
+            total: weighted sum of the participants' messages.
+            divisor: number by which the sum is divided, from `divisor`.
+            noise: the round's noise, or None in a run without noise.
+            bound: public memory of this round, such as an adaptive clip.
+            facts: facts of the run.
+        """
         return jax.tree.map(lambda leaf: leaf / divisor, total), bound
 
     def reported(self, before: Any, after: Any) -> dict[str, Any]:
-        """Return metrics of a round by name, from the public memory before and after it. Default: none."""
+        """Return metrics of a round by name, computed from the public memory. Default: none.
+
+        Args:
+            before: public memory before the round.
+            after: public memory after the round.
+        """
         return {}
 
     def reduced(self, messages: Any) -> Any:
-        """Return messages or their sums as an adversary sees them, such as modulo a power of 2. Default: unchanged."""
+        """Return messages, or sums of them, as an adversary sees them. Default: unchanged.
+
+        An example is a sum modulo a power of 2 under secure aggregation.
+        """
         return messages
 
     def decoded(self, messages: Any) -> Any:
-        """Return a run's messages in units of the parameters, [rounds, per_round, numbers]. Default: unchanged."""
+        """Return the messages of a run in units of the parameters, [rounds, per_round, coordinates].
+
+        Default: unchanged. It differs if messages are, for example, integers.
+        """
         return messages
 
     # ---- on the host
 
     @property
     def protects_machines(self) -> bool:
-        """True if all records of a machine are protected together, False if one record is."""
+        """True if the guarantee is for all records of a machine together, False if it is for one record."""
         return self.unit == "machine"
 
     @property
     def shows_clipping(self) -> bool:
-        """True if the bit of an adaptive clip shows whether a message was clipped."""
+        """True if a message shows whether it was clipped, as the bit of an adaptive clip does."""
         return self.adaptive
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the standard deviation of a trusted server's noise in the first round, divided by `noise_std`."""
+        """Return the standard deviation of a trusted server's noise in the first round, over `noise_std`."""
         factor = round_factor(self.noise)
         return 1.0 if factor is None else factor.first_std(plan.schedule)
 
     def check(self, problem: Problem) -> None:
-        """Raise Refusal if the guarantee does not cover the problem. Default: nothing."""
+        """Raise Refusal if the guarantee does not cover the problem. Default: never."""
 
     def check_late(self, protocol: str) -> None:
-        """Raise Refusal unless the guarantee covers messages that arrive some rounds late. Default: always raise it."""
+        """Raise Refusal if the guarantee does not cover machines that answer some rounds late. Default: always.
+
+        Args:
+            protocol: name of the protocol, for the error message.
+        """
         raise Refusal(f"participation must be synchronous for {protocol}, got late answers. Use FedAvg")
 
     def check_method(self, method: str, noise_std: float) -> None:
-        """Raise Refusal if the noise method is not possible with the calibrated noise. Default: nothing."""
+        """Raise Refusal if the noise cannot be sampled in the given way. Default: never.
+
+        Args:
+            method: way of sampling, such as "auto", a key of `fedprivjax.noise.chooser.METHODS`.
+            noise_std: calibrated noise.
+        """
 
     def host_noise(self, plan: Plan, dimension: int, seed: int, noise_std: float) -> Any:
-        """Return noise that is sampled on the host before a run, leaves [rounds, ...], or None (the default)."""
+        """Return noise that is sampled on the host before a run, a pytree with leaves [rounds, ...].
+
+        The default None samples all noise on the device.
+
+        Args:
+            plan: run plan: who takes part in each round, and which records each message uses.
+            dimension: number of coordinates of a machine's message.
+            seed: seed of the run.
+            noise_std: calibrated noise.
+        """
         return None
 
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
         """Return settings of this object that calibration computes from the noise, by name. Default: none.
 
+        Args:
+            facts: facts of the run, such as the problem and the run plan.
+            noise_std: calibrated noise.
+
         Raises:
-            Refusal: if the noise does not fit the settings.
+            Refusal: if the noise is not possible with this object's settings.
         """
         return {}
 
     def encoded_norm(self, dimension: int) -> float | None:
-        """Return the bound to which encoded messages are clipped before a trusted server's noise. Default: None."""
+        """Return the bound to which the server clips encoded messages before it adds noise. Default: None.
+
+        None does not clip them. A finite bound is needed with a trusted server, whose noise is calibrated to it.
+
+        Args:
+            dimension: number of coordinates of a machine's message.
+        """
         return None
 
     def message_dimension(self, dimension: int) -> int:
-        """Return the number of coordinates of a sent message. Default: as many as the algorithm's message has."""
+        """Return the number of coordinates that a machine sends.
+
+        Default: as many as the algorithm's message has.
+
+        Args:
+            dimension: number of coordinates of the algorithm's message.
+        """
         return dimension
 
     def protocol_bits(self, machines: float) -> float:
-        """Return the number of bits that a machine sends in a round besides its message, such as keys. Default: 0."""
+        """Return the number of bits that a machine sends in a round besides its message. Default: 0.
+
+        An example are the keys of secure aggregation.
+
+        Args:
+            machines: expected number of participants of a round.
+        """
         return 0.0
 
     def message_bits(self, dimension: int) -> float:
-        """Return the number of bits of a message. Default: those of the encoder, or 32 per coordinate."""
+        """Return the number of bits of one message: those of the encoder, or else 32 per coordinate.
+
+        Args:
+            dimension: number of coordinates of the message.
+        """
         return 32.0 * dimension if self.encoder is None else self.encoder.bits(dimension)

@@ -27,25 +27,26 @@ MAX_USES = 5 * 10**6 // 2  # limit on uses of records, or slots of machines, in 
 
 @dataclass(frozen=True)
 class Setting:
-    """A federation of identical machines, with one privacy target.
+    """Setting of a method comparison: a federation of identical machines, privacy target, and constants.
 
     Attributes:
         machines: M, number of machines.
-        per_round: m, number of machines in a round: a uniformly random subset, or all.
+        per_round: m, number of machines in a round. They are a uniformly random subset in every round, or all machines
+            if m = M.
         samples: n, number of records of a machine.
         dimension: d, number of parameters of the model.
         epsilon: target ε of every machine.
         delta: δ of the target.
-        trust: trust model, a key of `privacy.terms.TRUST`.
+        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
         unit: protected unit, "record" for one record of a machine or "machine" for all of them.
         lipschitz: G, bound on the gradient norm of one record's loss.
-        smoothness: L, Lipschitz constant of that gradient.
-        diameter: D, diameter of the ball of parameters.
-        gap: bound on the initial excess loss; None is G·D.
-        rounds: number of rounds. Default: the choice of each method's theory.
-        batch: number of records of a message. Default: the choice of each method's theory.
-        seed: seed of the schedules.
-        cached: cache of results that do not depend on ε; settings that differ only in ε share it.
+        smoothness: L, Lipschitz constant of the gradient of one record's loss.
+        diameter: D, diameter of the ball of allowed parameters.
+        gap: bound on the excess loss at the start. Default: G·D.
+        rounds: number of rounds. Default: each method's theory chooses it.
+        batch: number of records of a message. Default: each method's theory chooses it.
+        seed: seed from which participation schedules and samples of records are drawn.
+        cached: cache of results that do not depend on ε. Settings that differ only in ε can share it.
 
     Raises:
         Refusal: if a number is out of range.
@@ -91,17 +92,17 @@ class Setting:
 
     @property
     def target(self) -> Target:
-        """Target ε at δ."""
+        """Privacy target ε at δ, for calibration."""
         return Target(epsilon=float(self.epsilon), delta=self.delta)
 
     @property
     def trivial(self) -> float:
-        """G·D, bound on the excess loss of every point in the ball: larger error bounds are trivial."""
+        """G·D, a bound on the excess loss at every point of the ball. An error bound above it says nothing."""
         return self.lipschitz * self.diameter
 
     @property
     def first_gap(self) -> float:
-        """Bound on the initial excess loss."""
+        """Bound on the excess loss at the start: `gap`, or G·D if it is None."""
         return self.trivial if self.gap is None else self.gap
 
     @property
@@ -111,27 +112,41 @@ class Setting:
 
     @property
     def participation(self) -> Participation:
-        """All machines in every round, or random subsets."""
+        """Participation scheme: `Full` if all machines take part in every round, otherwise `Uniform`."""
         return Full(self.machines) if self.full else Uniform(self.machines, self.per_round)
 
     def one_pass(self, batch: int = 1) -> int:
-        """Number of rounds in which messages of `batch` records each use all records once."""
+        """Return the number of rounds after which all records are used once.
+
+        Args:
+            batch: number of records of each message.
+        """
         return max(1, self.machines * self.samples // (self.per_round * batch))
 
     @property
     def problem(self) -> Problem:
-        """Problem of this size with these constants, without data, whose records are assigned in order of use."""
+        """Problem with the setting's dimension and constants, but without data.
+
+        Its records are not assigned to machines beforehand: every message takes the next unused record.
+        """
         return self._once("problem", self._make_problem)
 
     @property
     def split(self) -> Problem:
-        """The same problem with machines that sample from their own records, which are not distinguished."""
+        """The setting's problem with equally many records on every machine, for methods that sample them.
+
+        The records of different machines have the same indices, which saves memory. It is used for methods that do not
+        account for each record separately.
+        """
         table = EqualTable(self.machines, self.samples)
         return self._once("split", lambda: replace(self.problem, partition_table=table))
 
     @property
     def owned(self) -> Problem:
-        """The same problem with distinguished records, for methods that account for every record separately."""
+        """The setting's problem in which every record belongs to one machine and has an index of its own.
+
+        It is used for methods that account for each record separately.
+        """
 
         def make():
             rows = np.arange(self.machines * self.samples, dtype=np.int32).reshape(self.machines, self.samples)
@@ -140,14 +155,23 @@ class Setting:
         return self._once("owned", make)
 
     def pool_plan(self, rounds: int, sampler: Sampler | None = None) -> Plan:
-        """Plan with messages of one record each, or of a sampler's records, sampled as in a run."""
+        """Return a sampled run plan on `problem`: who takes part in each round, and with which records.
+
+        Args:
+            rounds: number of rounds.
+            sampler: sampler of the records of a message. None is one fresh record.
+        """
 
         return self._drawn(self.problem, rounds, sampler)
 
     def outline(self, sampler: Sampler, rounds: int) -> Plan:
-        """Plan with the schedule of a run but without records, for messages of several records.
+        """Return a run plan that says who takes part in each round, but not which records are used.
 
-        It suffices if no record is used individually: samples are secret, or all records are used equally often.
+        It is enough for accounting if samples of records are secret, or if all records are used equally often.
+
+        Args:
+            sampler: sampler of the records of a message.
+            rounds: number of rounds.
         """
         draw = self.participation.draw
         schedule = self._once(("schedule", rounds), lambda: draw(rounds, participation_rng(as_seeds(self.seed))))
@@ -156,10 +180,14 @@ class Setting:
         return Plan(schedule, samples, weights, secret=sampler.secret, sampler=sampler)
 
     def epochs(self, sampler: Sampler, rounds: int) -> Plan:
-        """Plan with all record indices, sampled as in a run.
+        """Return a sampled run plan on `owned`: who takes part in each round, and with which records.
+
+        Args:
+            sampler: sampler of the records of a message.
+            rounds: number of rounds.
 
         Raises:
-            Refusal: if the number of uses of records is above the limit.
+            Refusal: if records would be used more often in total than the limit on planned uses allows.
         """
         uses = rounds * self.per_round * sampler.batch_of(self.samples)
         if max(uses, self.machines * self.samples) > MAX_USES:

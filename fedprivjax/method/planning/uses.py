@@ -31,15 +31,16 @@ POPULATION, TRAINING, STATIONARITY = "population", "training", "gradient"
 
 @dataclass(frozen=True)
 class Draft:
-    """Candidate of a method comparison: a protocol before calibration, with the plan of its run.
+    """Candidate of a method comparison: a protocol that is not calibrated yet, with the plan of its run.
 
     Attributes:
         method: class of the protocol.
         settings: arguments of the protocol, except its privacy target.
         problem: problem of the run.
-        plan: plan of the run: who takes part in each round, with which records.
+        plan: run plan: who takes part in each round, and which records each message uses.
         note: remark on the plan for the user, or "".
-        tuned: settings by description, of which a pilot run chooses the best; empty if there is nothing to choose.
+        tuned: alternative settings, by a description of each, from which a pilot run chooses the best. Empty if there
+            is nothing to choose.
     """
 
     method: type
@@ -56,14 +57,15 @@ class Draft:
 
 @dataclass(frozen=True)
 class Use:
-    """One way to use a method in a comparison, such as in one pass over the data or in several epochs.
+    """One way to use a method in a comparison, for example one pass over the data, or several epochs.
 
     Attributes:
-        name: name of the use, or "" if the method has only one.
-        drafts: function from a `Setting` to candidates, of which the one with the smallest error bound is used.
-        passes: number of passes over machines' records in a pilot run, or None for the plan's. It is set for methods
-            whose theory chooses an impractical number for the worst case.
-        iterate: name of the iterate whose accuracy a pilot run reports, or None for the output.
+        name: name of the way, or "" if the method has only one.
+        drafts: function from a `Setting` to candidates. The candidate with the smallest error bound represents the
+            method.
+        passes: number of passes over machines' records in a pilot run, or None for as many as in the plan. It is set
+            for methods whose theory assumes the worst case and therefore chooses an impractical number.
+        iterate: name of the iterate (`Algorithm.iterates`) whose accuracy a pilot run reports, or None for the output.
     """
 
     name: str
@@ -74,13 +76,14 @@ class Use:
 
 @dataclass(frozen=True)
 class Bound:
-    """Error bound of a method, as named terms.
+    """Error bound of a method, divided into named terms such as the cost of privacy.
 
     Attributes:
-        kind: a key of `KINDS`.
-        of: bounded quantity: "population" or "training" loss, or "gradient" of the training loss.
-        theorem: theorem that proves the bound, or the reason for a missing bound.
-        terms: values by names in `TERMS`; empty if there is no bound.
+        kind: kind of bound, a key of `fedprivjax.method.planning.uses.KINDS`, such as "explicit".
+        of: bounded quantity: excess "population" loss, excess "training" loss, or norm of the "gradient" of the
+            training loss.
+        theorem: theorem that proves the bound. If there is no bound, the reason.
+        terms: value of each term, by its name in `fedprivjax.method.planning.uses.TERMS`. Empty if there is no bound.
     """
 
     kind: str
@@ -90,7 +93,7 @@ class Bound:
 
     @property
     def total(self) -> float:
-        """Sum of the terms, or NaN if there are none."""
+        """Error bound, the sum of its terms. NaN if there is no bound."""
         return float(sum(self.terms.values())) if self.terms else np.nan
 
 
