@@ -5,6 +5,7 @@ group. Otherwise, if datasets differ in k units, a chain of k neighbouring pairs
 `(kε, δ·(e^{kε} − 1)/(e^ε − 1))` (Dwork & Roth 2014, Theorem 2.2).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy.curve import GroupCurve, spread
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
+    from fedprivjax.privacy.events import Event
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 
@@ -22,42 +24,60 @@ def group_guarantee(
     """Return the guarantee of `size` units, see `PrivacyGuarantee.for_group`.
 
     Args:
-        one_machine: True if all units are records of one machine.
+        one_machine: True if all units are records of one machine. Messages then name the size `records`.
     """
+    argument = "records" if one_machine else "size"
     terms = replace(one.terms, unit=unit, relation=relation)
     derived = f"group privacy, {size} changes" if size > 1 else ""
     accounting = "; ".join(part for part in (one.accounting, derived) if part)
     common: dict[str, Any] = {"terms": terms, "accounting": accounting, "event": None}
     if one.mus is not None:
         return replace(one, mus=one.mus.map(lambda mus: size * mus), **common)
-    if size > 1 and (found := _by_event(one, size, unit, relation, exact, one_machine)) is not None:
-        return found
+    if size > 1 and (event := _group_event(one, size, relation, exact, one_machine)) is not None:
+        return _by_event(one, event, size, unit, argument)
     delta = spread(one.epsilon, one.delta, size)
     if not delta < 1 and one.private:
-        raise Refusal(f"size must be small enough for a δ below 1 at ε = {one.epsilon:.4g}, got {size}")
+        most = _largest(lambda k: spread(one.epsilon, one.delta, k) < 1, size)
+        raise Refusal(f"{argument} must be at most {most}, for a δ below 1 at ε = {one.epsilon:.4g}, got {size}")
     common |= {"delta": delta if one.private else one.delta, "listed": GroupCurve(one.curve, size)}
     return replace(one, epsilons=one.stated.map(lambda epsilons: size * epsilons), **common)
 
 
-def _by_event(
-    one: "PrivacyGuarantee", size: int, unit: str, relation: str, exact: bool, one_machine: bool
-) -> "PrivacyGuarantee | None":
-    """Return the exact guarantee of a group at the same δ, or None if none is known. If `exact`, raise Refusal."""
+def _group_event(one: "PrivacyGuarantee", size: int, relation: str, exact: bool, one_machine: bool) -> "Event | None":
+    """Return the event of a group, or None if none is known. If `exact`, raise Refusal instead."""
     try:
         if one.event is None or relation != one.relation:
             got = "no event, as in a loaded guarantee" if one.event is None else f"relation {relation!r}"
             raise Refusal(
                 f"event and relation must be the run's for an exact guarantee of groups, got {got}. Set exact = False"
             )
-        event = one.event.for_group(size, one_machine)
+        return one.event.for_group(size, one_machine)
     except Refusal:
         if exact:
             raise
         return None
+
+
+def _by_event(one: "PrivacyGuarantee", event: "Event", size: int, unit: str, argument: str) -> "PrivacyGuarantee":
+    """Return the exact guarantee of a group at the same δ, from its event."""
     epsilons = event.epsilons(one.delta)
     if one.private and not epsilons.max < inf:
-        raise Refusal(f"size must be small enough for a finite ε at δ = {one.delta:g}, got {size}")
+        one_machine = argument == "records"
+        most = _largest(lambda k: one.event.for_group(k, one_machine).epsilons(one.delta).max < inf, size)
+        raise Refusal(f"{argument} must be at most {most}, for a finite ε at δ = {one.delta:g}, got {size}")
     kept = tuple(each for each in event.terms.assumptions if each not in one.assumptions)
     terms = replace(event.terms, unit=unit, assumptions=(*one.assumptions, *kept))
     event = replace(event, terms=terms)
     return replace(one, terms=terms, epsilons=epsilons, accounting=event.accounting, event=event)
+
+
+def _largest(bounded: Callable[[int], bool], above: int) -> int:
+    """Return the largest size of a group with a bound, by doubling and bisection. Size 1 has one, `above` has none."""
+    low = 1
+    while 2 * low < above and bounded(2 * low):
+        low *= 2
+    high = min(2 * low, above)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if bounded(middle) else (low, middle)
+    return low

@@ -82,8 +82,16 @@ class PrivacyGuarantee:
 
     @property
     def per_machine(self) -> np.ndarray:
-        """Stated parameter of each machine, μ or ε; float64 [machines], read-only."""
+        """Each machine's μ if `mus` is given, otherwise its ε at `delta`; float64 [machines], read-only.
+
+        `symbol` says which of them it is.
+        """
         return self.stated.each
+
+    @property
+    def symbol(self) -> str:
+        """Symbol of the parameter in `stated` and `per_machine`: "ε" if no μ is stated, otherwise "μ"."""
+        return "ε" if self.mus is None else "μ"
 
     @property
     def mu(self) -> float | None:
@@ -195,7 +203,8 @@ class PrivacyGuarantee:
             exact: True to raise Refusal instead of using general group privacy.
 
         Raises:
-            Refusal: if `exact` and no exact guarantee is known, or the group is so large that δ is not below 1.
+            Refusal: if `exact` and no exact guarantee is known, or the group is so large that δ is not below 1. The
+                message states the largest size that has a bound.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
         >>> one.for_group(3).mu
@@ -224,11 +233,19 @@ class PrivacyGuarantee:
         if relation == self.relation:
             return self
         if (self.relation, relation) == (ADD_OR_REMOVE, REPLACE_ONE):
-            return self.for_group(2, self.unit, relation)  # one is removed and one added: not two of one kind
+            return self._replaced(relation)
         if any(one.name == "public sizes" for one in self.assumptions):
             wanted = f"relation must stay {self.relation!r} if participation depends on dataset sizes"
             raise Refusal(f"{wanted}, got {relation!r}")
         raise Refusal(f"relation must stay {self.relation!r}, which does not give {relation!r}")
+
+    def _replaced(self, relation: str) -> "PrivacyGuarantee":
+        """Return the guarantee of a group of one unit that is removed and one that is added."""
+        try:
+            return self.for_group(2, self.unit, relation)
+        except Refusal as error:
+            level = f"ε = {self.epsilon:.4g} and δ = {self.delta:g}"
+            raise Refusal(f"relation must stay {self.relation!r}: {level} give no bound for {relation!r}") from error
 
     def for_user(self, records: int, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee for a user who holds at most `records` records of one machine, if all of these change.

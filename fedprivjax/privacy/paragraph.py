@@ -29,14 +29,20 @@ def headline(guarantee: "PrivacyGuarantee") -> str:
 
 
 def statement(guarantee: "PrivacyGuarantee") -> str:
-    """Return the guarantee as lines of text: parameters, terms, conversions, machines and assumptions."""
-    each, symbol = guarantee.stated, "ε" if guarantee.mus is None else "μ"
+    """Return the guarantee as lines of text: parameters, terms, conversions, machines and assumptions.
+
+    It is one line if no machine has a guarantee.
+    """
+    each, symbol = guarantee.stated, guarantee.symbol
+    first = f"{headline(guarantee)} for {guarantee.unit} ({guarantee.terms.stated_relation})"
+    if each.min == inf:
+        return printable(first)
     lines = [
-        f"{headline(guarantee)} for {guarantee.unit} ({guarantee.terms.stated_relation})",
+        first,
         f"covers: {guarantee.terms.covers}",
         f"theorem: {guarantee.theorem}",
         *([f"accounting: {guarantee.accounting}"] if guarantee.accounting else []),
-        *([] if guarantee.mus is None else [_conversions(guarantee)]),
+        *([_conversions(guarantee)] if guarantee.mus is not None and guarantee.private else []),
         f"per machine ({each.machines}): {symbol} min {each.min:.4g}, median {each.median:.4g}, max {each.max:.4g}",
         *(f"assumes: {assumption}" for assumption in guarantee.assumptions),
     ]
@@ -66,9 +72,9 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
     'The mechanism is (ε, δ) = (4.378, 1e-05)-differentially private, 1-GDP,'
     """
     subject = f"{guarantee.unit} ({guarantee.terms.stated_relation})"
-    seen = f"Trust model: {guarantee.terms.against}. Released, and seen by the adversary: {guarantee.terms.covers}"
     if not guarantee.private:
-        return f"Nothing is guaranteed for {subject}: the run is not private. {seen}."
+        return f"Nothing is guaranteed for {subject}: the run is not private."
+    seen = f"Trust model: {guarantee.terms.against}. Released, and seen by the adversary: {guarantee.terms.covers}"
     level = f"(ε, δ) = ({up(guarantee.epsilon, 4)}, {guarantee.delta:g})-differentially private"
     gdp = "" if guarantee.mu is None else f", {up(guarantee.mu, 4)}-GDP,"
     accounting = f"; accounting: {guarantee.accounting}" if guarantee.accounting else ""
@@ -115,7 +121,7 @@ def smallest(guarantee: "PrivacyGuarantee") -> list[str]:
 
 def _machines(guarantee: "PrivacyGuarantee") -> str:
     """Return text on the differences between machines, or empty text if all have the same parameter."""
-    each, symbol = guarantee.stated, "ε" if guarantee.mu is None else "μ"
+    each, symbol = guarantee.stated, guarantee.symbol
     if each.max <= each.min * (1 + 1e-9):
         return ""
     return f"; this is the worst of {each.machines} machines, whose {symbol} is {each.median:.4g} in the median"

@@ -217,7 +217,14 @@ def test_what_is_only_claimed_stays_a_claim_in_groups_and_files():
         (lambda: of_gdp(1.0).for_group(1.5), "size must be an integer, got 1.5"),
         (
             lambda: of_epsilon(5.0).for_group(4),
-            "size must be small enough for a δ below 1 at ε = 5, got 4",
+            "size must be at most 3, for a δ below 1 at ε = 5, got 4",
+        ),
+        (lambda: of_epsilon(5.0).for_user(9), "records must be at most 3, for a δ below 1 at ε = 5, got 9"),
+        (
+            lambda: of_epsilon(20.0, terms=Terms("none", "a theorem", relation=ADD_OR_REMOVE)).for_relation(
+                REPLACE_ONE
+            ),
+            "relation must stay 'add-or-remove-one': ε = 20 and δ = .* give no bound for 'replace-one'",
         ),
         (
             lambda: of_gdp(1.0).for_relation(ADD_OR_REMOVE),

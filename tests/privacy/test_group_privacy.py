@@ -266,8 +266,16 @@ def test_shufflers_and_too_large_groups_are_refused():
     shuffled = RecordEvent(9.0, Shuffled(1000), Releases.of([1.0], 10, 1, 5), Terms("shuffler", "a theorem"))
     with pytest.raises(Refusal, match="accountant must be of Poisson samples for an exact group, got Shuffled"):
         shuffled.for_group(2)
-    with pytest.raises(Refusal, match="size must be small enough for a finite ε at δ = 1e-05, got 300"):
-        event(Poisson(5), noise_std=0.5).guarantee(DELTA).for_group(300, exact=True)
+    one = event(Poisson(5), noise_std=0.5).guarantee(DELTA)
+    with pytest.raises(Refusal, match="^size must be at most 41, for a finite ε at δ = 1e-05, got 300$"):
+        one.for_group(300, exact=True)
+    with pytest.raises(Refusal, match="^records must be at most 41, for a finite ε at δ = 1e-05, got 300$"):
+        one.for_user(300)
+    assert one.for_user(41).epsilon < np.inf
+
+
+def test_a_group_whose_losses_are_all_infinite_has_no_bound():
+    assert group_epsilon(100.0, 0.9, 1000, 1, REPLACE_ONE, DELTA) == np.inf
 
 
 def test_a_replaced_record_is_not_two_added_ones():

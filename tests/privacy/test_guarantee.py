@@ -67,10 +67,20 @@ def test_text_states_unit_relation_trust_and_assumptions():
     assert "query points" in str(make(terms=Terms("server", "a theorem")))
 
 
-def test_non_private_statement():
-    text = str(make(np.inf, np.inf))
-    assert text.startswith("non-private")
-    assert "GDP" not in text.splitlines()[0]
+def test_a_run_without_privacy_states_no_theorem():
+    assert str(make(np.inf, np.inf)) == "non-private: μ = inf for one record of one machine (replace-one)"
+
+
+def test_machines_without_privacy_are_stated_among_others():
+    first, *others = str(make(1.0, np.inf)).splitlines()
+    assert first.startswith("non-private: μ = inf")
+    assert "  per machine (2): μ min 1, median inf, max inf" in others
+    assert not any("zCDP" in line for line in others)
+
+
+def test_the_symbol_says_what_the_numbers_of_machines_are():
+    assert make(1.0).symbol == "μ"
+    assert make(mus=None, epsilons=Grouped.of([0.5])).symbol == "ε"
 
 
 @pytest.mark.parametrize("other", [1.0, 4.0])

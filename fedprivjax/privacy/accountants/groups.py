@@ -23,6 +23,7 @@ largest of each gives an upper bound, because the pair increases with both.
 """
 
 from functools import lru_cache
+from math import inf
 
 import numpy as np
 import scipy
@@ -56,6 +57,8 @@ def group_occurrences(rate: float, size: int) -> Occurrences:
 def group_epsilon(shift: float, rate: float, size: int, rounds: int, relation: str, delta: float) -> float:
     """Return an upper bound on ε at δ of the composed releases, exact up to the grid of losses.
 
+    It is inf if every loss on the grid is infinite, as in very large groups.
+
     Args:
         shift: m, largest shift of a release by one record that is added or removed, divided by the noise.
         rate: q, below 1.
@@ -66,7 +69,8 @@ def group_epsilon(shift: float, rate: float, size: int, rounds: int, relation: s
     >>> round(group_epsilon(0.5, 1 / 14, 2, 100, ADD_OR_REMOVE, 1e-5), 2)
     3.54
     """
-    return max(_epsilon(losses, delta) for losses in _losses(shift, rate, size, rounds, relation))
+    directions = _losses(shift, rate, size, rounds, relation)
+    return max((_epsilon(losses, delta) for losses in directions), default=inf)
 
 
 def _epsilon(losses: Composed, delta: float) -> float:
@@ -80,8 +84,10 @@ def _epsilon(losses: Composed, delta: float) -> float:
 
 @lru_cache(maxsize=KEPT)
 def _losses(shift: float, rate: float, size: int, rounds: int, relation: str) -> tuple[Composed, ...]:
-    """Return the composed losses of all releases, for one or two directions."""
+    """Return the composed losses of all releases, for one or two directions. Empty if one has no finite loss."""
     deviation = vectors_changed(relation) * size * rate * shift
     spacing = max(min(SPACING, deviation / COARSEST), deviation / FINEST)
     grids = mixed(shift, group_occurrences(rate, size), (1 - rate) ** size, spacing, relation)
+    if not all(grid.probabilities.any() for grid in grids):
+        return ()
     return tuple(Composed(grid, rounds) for grid in grids)
