@@ -14,7 +14,6 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy.curve import GroupCurve, spread
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
-    from fedprivjax.privacy.events import Event
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
 
@@ -43,7 +42,7 @@ def group_guarantee(
     return replace(one, epsilons=one.stated.map(lambda epsilons: size * epsilons), **common)
 
 
-def _group_event(one: "PrivacyGuarantee", size: int, relation: str, exact: bool, one_machine: bool) -> "Event | None":
+def _group_event(one: "PrivacyGuarantee", size: int, relation: str, exact: bool, one_machine: bool) -> Any:
     """Return the event of a group, or None if none is known. If `exact`, raise Refusal instead."""
     try:
         if one.event is None or relation != one.relation:
@@ -58,7 +57,7 @@ def _group_event(one: "PrivacyGuarantee", size: int, relation: str, exact: bool,
         return None
 
 
-def _by_event(one: "PrivacyGuarantee", event: "Event", size: int, unit: str, argument: str) -> "PrivacyGuarantee":
+def _by_event(one: "PrivacyGuarantee", event: Any, size: int, unit: str, argument: str) -> "PrivacyGuarantee":
     """Return the exact guarantee of a group at the same δ, from its event."""
     epsilons = event.epsilons(one.delta)
     if one.private and not epsilons.max < inf:

@@ -267,9 +267,9 @@ def test_shufflers_and_too_large_groups_are_refused():
     with pytest.raises(Refusal, match="accountant must be of Poisson samples for an exact group, got Shuffled"):
         shuffled.for_group(2)
     one = event(Poisson(5), noise_std=0.5).guarantee(DELTA)
-    with pytest.raises(Refusal, match="^size must be at most 41, for a finite ε at δ = 1e-05, got 300$"):
+    with pytest.raises(Refusal, match=r"^size must be at most 41, for a finite ε at δ = 1e-05, got 300$"):
         one.for_group(300, exact=True)
-    with pytest.raises(Refusal, match="^records must be at most 41, for a finite ε at δ = 1e-05, got 300$"):
+    with pytest.raises(Refusal, match=r"^records must be at most 41, for a finite ε at δ = 1e-05, got 300$"):
         one.for_user(300)
     assert one.for_user(41).epsilon < np.inf
 
