@@ -45,16 +45,36 @@ def passed(name: str, into: Path, *, report: bool) -> bool:
 def shown(name: str, into: Path, *, report: bool) -> str:
     """Run and judge an experiment through the functions of the command line, and return what was judged."""
     from fedprivjax.cli import experiments, outcome
+    from fedprivjax.experiment import load as bundled_experiment
     from fedprivjax.experiment.results import load
 
     experiments.run(name, folder=into, tiny=True)
     if report:
         experiments.report(into)
     results = load(into)
-    if not results.spec.expected:
+    expected = contained(results.spec, bundled_experiment(name).expected)
+    if not expected:
         return "nothing to judge"
-    outcome.judged(name, results.spec, results.best)
-    return f"{len(results.spec.expected)} expected"
+    outcome.judged(name, results.spec.but(expected=expected), results.best)
+    return f"{len(expected)} expected"
+
+
+def contained(small, entries):
+    """Return the `[[expected]]` entries with those of their cells that a scaled-down experiment contains."""
+    some = [one.but(cells=[cell for cell in one.cells if judges(small, one.but(cells=[cell]))]) for one in entries]
+    return [few for few, one in zip(some, entries, strict=True) if few.cells or (not one.cells and judges(small, one))]
+
+
+def judges(small, entry) -> bool:
+    """Return True if the sweep of a scaled-down experiment contains all cells of an `[[expected]]` entry."""
+    from fedprivjax import Refusal
+    from fedprivjax.experiment.verdict import check_cells
+
+    try:
+        check_cells(small.but(expected=[entry]))
+    except Refusal:
+        return False
+    return True
 
 
 def prepare(compiled: str) -> None:

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset
-from fedprivjax.experiment import Expected, Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
+from fedprivjax.experiment import Experiment, ProblemSettings, ProtocolSettings, tuning_experiment
 from fedprivjax.experiment.build import Problems, machines_of, make_protocol, problem_at
 from fedprivjax.experiment.jobs import Job, jobs_at
 from fedprivjax.experiment.protocol_section import flattened
-from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import TuningSettings
-from fedprivjax.experiment.verdict import check_cells
 from fedprivjax.plan.draw import fresh_messages, most_rounds
 from fedprivjax.problem.problem import Problem
 
@@ -40,8 +39,9 @@ def tiny(experiment: Experiment) -> Experiment:
     * two records in a message, five local steps, and 20 records on a machine if the partition is "iid" with equal
       sizes. Machines keep all their records if a method's settings do not allow fewer,
     * ten machines in a round, with the same participation rate, if there are more than 500 machines and the data and
-      settings allow fewer,
-    * the expected numbers of cells that it contains. They are those of the full size.
+      settings allow fewer.
+
+    It has no expected numbers, which are those of the full size.
     """
     few = _fewer_machines(experiment)
     for made, fewer_records in ((few, True), (few, False), (experiment, True)):
@@ -51,57 +51,41 @@ def tiny(experiment: Experiment) -> Experiment:
 
 
 def _small_runs(experiment: Experiment, *, fewer_records: bool) -> Experiment:
-    over = {name: values if name in STRUCTURAL else _ends(values) for name, values in experiment.sweep.over.items()}
-    trials = experiment.sweep.trials
-    trials = None if trials is None else min(trials, 2)
-    swept = [int(value) for value in over.pop("rounds", [])]
+    sweep, problem = experiment.sweep, experiment.problem
+    swept = [int(value) for value in sweep.over.get("rounds", [])]
     planned = [experiment.participation_of(one).planned or ROUNDS for one in experiment.protocol]
-    problem = experiment.problem
     small = experiment.but(
         title=f"Scaled down for a smoke test: {experiment.title}",
-        sweep=experiment.sweep.but(over=over, seeds=SEEDS, trials=trials),
+        sweep=sweep.but(over=_fewer_values(experiment), seeds=SEEDS, trials=sweep.trials and min(sweep.trials, 2)),
         participation=experiment.participation.but(rounds=None),
         protocol=[_small_method(one, experiment.context) for one in experiment.protocol],
         evaluation=experiment.evaluation.but(every=5),
         problem=_fewer_records(problem, _max_machines(experiment)) if fewer_records else problem,
-        tuning=_scaled_down_tuning(experiment),
+        tuning=None if experiment.tuning is None else _small_tuning(experiment, experiment.tuning),
+        expected=[],
     )
-    small = small.but(expected=[kept for one in small.expected for kept in _comparable(small, one)])
-    problems: Problems = {}
-    each = [(one, *problem_at(small, shape, problems)) for one in small.protocol for shape in small.shapes]
-    most = [rounds for given in each for rounds in _max_rounds(small, *given)]
-    least = [_min_rounds(small, one, problem) for one, problem, _ in each]
-    rounds = max(min([ROUNDS, *planned, *swept, *most]), *least)
-    return small.but(participation=small.participation.but(rounds=rounds))
+    most, least = [ROUNDS, *planned, *swept], [1]
+    for each in [small] if small.tuning is None else [small, tuning_experiment(small)]:
+        problems: Problems = {}
+        for one, shape in product(each.protocol, each.shapes):
+            solved, sizes = problem_at(each, shape, problems)
+            most += _max_rounds(each, one, solved, sizes)
+            least += _min_rounds(each, one, solved)
+    return small.but(participation=small.participation.but(rounds=max(min(most), *least)))
 
 
-def _comparable(small: Experiment, expected: Expected) -> Iterator[Expected]:
-    """Yield an `[[expected]]` entry with the cells that a scaled-down sweep contains, if it contains any."""
-
-    def contains(one: Expected) -> bool:
-        with suppress(Refusal):
-            check_cells(small.but(expected=[one]))
-            return True
-        return False
-
-    kept = expected.but(cells=[cell for cell in expected.cells if contains(expected.but(cells=[cell]))])
-    if kept.cells or (not expected.cells and contains(kept)):
-        yield kept
-
-
-def _scaled_down_tuning(experiment: Experiment) -> TuningSettings | None:
-    """Return `[tuning]` of a scaled-down experiment: two seeds, and the other dataset's scaled-down sizes."""
-    tuning = experiment.tuning
-    if tuning is None:
-        return None
+def _small_tuning(experiment: Experiment, tuning: TuningSettings) -> TuningSettings:
+    """Return `[tuning]` with two seeds, as few synthetic examples as the machines need, and few test examples."""
     other = tuning_experiment(experiment)
-    small = other.but(problem=_fewer_examples(other.problem, _max_machines(other)))
-    small = _small_runs(small, fewer_records=True)
-    data = small.problem.model_dump(include={"options", "partition"}, exclude_none=True)
-    rounds = {"rounds": small.participation.rounds}
-    over = {name: values for name, values in small.sweep.over.items() if name in flattened(tuning.sweep)}
-    given = tuning.participation | rounds
-    return tuning.but(problem=tuning.problem | data, participation=given, sweep=over, seeds=SEEDS)
+    options, most = dict(other.problem.options), RECORDS * _max_machines(other)
+    if other.problem.dataset == "clusters":
+        options["test_examples"] = min(options.get("test_examples", TESTED), TESTED)
+    if "machines" not in options and options.get("examples", 0) > most:
+        options["examples"] = most
+    participation = {key: value for key, value in tuning.participation.items() if key != "rounds"}
+    over = {name: values for name, values in _fewer_values(other).items() if name in flattened(tuning.sweep)}
+    problem = {**tuning.problem, "options": options}
+    return tuning.but(problem=problem, participation=participation, sweep=over, seeds=SEEDS)
 
 
 def _small_method(settings: ProtocolSettings, context: Mapping[str, Any]) -> ProtocolSettings:
@@ -117,6 +101,12 @@ def _fewer(given: Mapping[str, Any]) -> dict[str, Any]:
     most = {"local_steps": STEPS} | ({} if "local_epochs" in given else {"batch": BATCH})  # smaller batches: more steps
     small = {name: min(given[name], most[name]) for name in most if isinstance(given.get(name), int)}
     return {**given, **small, **{name: _fewer(value) for name, value in given.items() if isinstance(value, Mapping)}}
+
+
+def _fewer_values(experiment: Experiment) -> dict[str, list[float]]:
+    """Return the swept settings with the two ends of every real-valued axis, without the rounds."""
+    over = {name: values for name, values in experiment.sweep.over.items() if name != "rounds"}
+    return over | {name: _ends(values) for name, values in experiment.real_axes.items()}
 
 
 def _ends(values: list[float]) -> list[float]:
@@ -145,25 +135,15 @@ def _fewer_records(settings: ProblemSettings, machines: int) -> ProblemSettings:
     return settings.but(partition=partition.but(records=RECORDS))
 
 
-def _fewer_examples(settings: ProblemSettings, machines: int) -> ProblemSettings:
-    """Return the problem with as few synthetic examples as the machines need, and few test examples."""
-    options = dict(settings.options)
-    if settings.dataset == "clusters":
-        options["test_examples"] = min(options.get("test_examples", TESTED), TESTED)
-    if "machines" not in options and options.get("examples", 0) > RECORDS * machines:
-        options["examples"] = RECORDS * machines
-    return settings.but(options=options)
-
-
 def _max_machines(experiment: Experiment) -> int:
     return max(machines_of(experiment.participation, shape) for shape in experiment.shapes)
 
 
-def _min_rounds(experiment: Experiment, settings: ProtocolSettings, problem: Problem) -> int:
-    """Return the number of rounds that a method with several epochs needs, at least 1."""
+def _min_rounds(experiment: Experiment, settings: ProtocolSettings, problem: Problem) -> list[int]:
+    """Return the number of rounds that a method with several epochs needs, or nothing for other methods."""
     protocol = make_protocol(settings, experiment.real_axes)
     least = protocol.theory.choices(protocol, problem).min_rounds
-    return 1 if least is None else least()
+    return [] if least is None else [least()]
 
 
 def _max_rounds(

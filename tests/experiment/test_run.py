@@ -262,10 +262,9 @@ def test_selecting_by_an_unrecorded_metric_is_refused():
 )
 def test_tiny_is_small_and_no_larger_than_the_original(participation, sweep, rounds):
     sweep = {"mu": [1, 2, 4, 8], "per_round": [1], **sweep}
-    cells = [{"at": {"mu": mu, "per_round": 1}, "value": 0.5} for mu in (1, 2, 8)]
-    judged = [{"protocol": "dp_mu2", "cells": cells}, {"protocol": "dp_mu2", "rule": "slope", "axis": "mu"}]
+    judged = [{"protocol": "dp_mu2", "cells": [{"at": {"mu": 1, "per_round": 1}, "value": 0.5}]}]
     small = tiny(make(participation=participation, sweep=sweep, expected=judged))
-    assert [[cell.at["mu"] for cell in one.cells] for one in small.expected] == [[1, 8]]
+    assert not small.expected
     assert [job.prepare().static.size.rounds for job in listed.jobs(small)] == [rounds]
     assert small.sweep.over["mu"] == [1, 8]
     assert small.sweep.seeds == 2
