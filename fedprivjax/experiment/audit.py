@@ -3,29 +3,26 @@
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedprivjax.auditing import neighbouring
-from fedprivjax.auditing.audit import LEAST, VERDICT, Audit, audit
-from fedprivjax.auditing.federation import Federation
+from fedprivjax.auditing.audit import VERDICT
 from fedprivjax.auditing.one_run import OneRunAudit, audit_one_run
+from fedprivjax.auditing.small_audits import PARTICIPATIONS, small_audits
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_between, require_choice, require_positive
 from fedprivjax.experiment import Experiment, bundled
 from fedprivjax.experiment.build import make_participation, problem_at
-from fedprivjax.method.small_form import BATCH, audit_settings, scaled_down
+from fedprivjax.method.small_form import BATCH, audit_settings
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.models import Clipping
 from fedprivjax.protocols import PROTOCOLS
 
 Attack = Callable[[str, Any, Any], Any]  # (label, protocol, progress callback) -> audits by label
-PARTICIPATIONS = (neighbouring.FIXED, neighbouring.VARYING, neighbouring.DROPOUTS, neighbouring.SECRET)
-FEWER = 0.4  # runs with other participation, as a fraction of those with a fixed cohort
 EVERY = "all"
 
 
@@ -144,70 +141,22 @@ def audited_at(chosen: Chosen, epsilon: float | None, *, sizes: bool) -> list[st
 
 
 def scaled_down_audits(
-    chosen: Chosen,
-    *,
-    runs: int,
-    rounds: int,
-    seed: int,
-    folder: Path | None,
-    loss: str | None = None,
-    clipping: Clipping | None = None,
-    participation: Sequence[str] | None = None,
+    chosen: Chosen, *, clipping: Clipping | None = None, participation: Sequence[str] | None = None, **options: Any
 ) -> Attack:
     """Return a function that audits a protocol's scaled-down form on neighbouring datasets of small federations.
 
-    Federations that the protocol does not allow are left out, unless only one is requested.
-
     Args:
-        runs: runs with each of the two datasets, for a fixed cohort and for the first kind; other kinds have fewer.
-        rounds: rounds of a run for the first kind of participation; other kinds have a third.
-        seed: seed of the audits.
-        folder: folder of the runs' cache, or None.
-        loss: loss of all federations. None is linear with a fixed cohort or without a clip, else quadratic.
         clipping: computation of clipped gradients, as in `Federation`. None is that of the experiment's `[problem]`.
         participation: kinds of participation in `PARTICIPATIONS`; None is all.
+        options: further arguments of `small_audits`.
     """
     for name in participation or ():
         require_choice("participation", name, PARTICIPATIONS)
     if clipping is None and chosen.experiment is not None:
         clipping = getattr(chosen.experiment.problem.model, "clipping", None)
-    requested = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
-
-    def attack(label: str, protocol: Any, progress: Any) -> dict[str, Audit]:
-        small = scaled_down(protocol, neighbouring.machines_of(protocol))
-        trials = _trials(small, rounds, requested, loss)
-        found = {}
-        for suffix, federation in trials.items():
-            name = label + suffix
-            cache = None if folder is None else folder / "runs" / name.replace("/", "-")
-            few = runs if suffix in ("", _suffix(requested[0])) else max(min(runs, LEAST), int(FEWER * runs))
-            options = {"delta": chosen.delta, "seed": seed, "verdict": chosen.verdict / len(trials)}
-            options |= {"runs": few, "clipping": clipping}
-            found[name] = audit(small, federation, folder=cache, progress=progress, **options)
-        return found
-
-    return attack
-
-
-def _trials(protocol: Any, rounds: int, requested: Sequence[str], loss: str | None) -> dict[str, Federation]:
-    """Return the federations that a protocol is audited on, by the suffix of its label."""
-    other = neighbouring.LINEAR if privacy_of(protocol).clip is None else neighbouring.QUADRATIC
-    found: dict[str, Federation] = {}
-    for name in requested:
-        chosen = loss or (neighbouring.LINEAR if name == neighbouring.FIXED else other)
-        try:
-            shorter = rounds if name == requested[0] else -(-rounds // 3)
-            federation = neighbouring.small_federation(protocol, shorter, participation=name, loss=chosen)
-        except neighbouring.NotAllowed:
-            if len(requested) == 1:
-                raise
-            continue
-        found[_suffix(name)] = federation
-    return found
-
-
-def _suffix(participation: str) -> str:
-    return "" if participation == neighbouring.FIXED else f", {participation}"
+    kinds = PARTICIPATIONS if participation is None else tuple(dict.fromkeys(participation))
+    options |= {"delta": chosen.delta, "verdict": chosen.verdict, "clipping": clipping, "participation": kinds}
+    return partial(small_audits, **options)
 
 
 def one_run_audits(chosen: Chosen, *, each: int, seed: int) -> Attack:

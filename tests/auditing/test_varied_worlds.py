@@ -153,7 +153,7 @@ def test_every_participation_that_a_method_allows_is_audited(monkeypatch):
         asked.append((scheme, federation.loss, federation.rounds, options["runs"]))
         return scheme
 
-    monkeypatch.setattr("fedprivjax.experiment.audit.audit", watched)
+    monkeypatch.setattr("fedprivjax.auditing.small_audits.audit", watched)
 
     def audits(protocol, **options):
         asked.clear()

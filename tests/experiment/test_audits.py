@@ -160,7 +160,10 @@ def test_clipped_gradients_are_computed_as_in_the_experiment(tmp_path, monkeypat
     file = tmp_path / "network.toml"
     file.write_text(NETWORK)
     asked = []
-    monkeypatch.setattr(audits, "audit", lambda protocol, federation, **options: asked.append(options["clipping"]))
+    monkeypatch.setattr(
+        "fedprivjax.auditing.small_audits.audit",
+        lambda protocol, federation, **options: asked.append(options["clipping"]),
+    )
     found = chosen(str(file), lambda: load(file), None, None, None)
     attack = audits.scaled_down_audits(found, runs=1000, rounds=1, seed=0, folder=None, clipping=given)
     attack("noisy_sgd", found.protocols["noisy_sgd"], None)

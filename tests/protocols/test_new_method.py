@@ -99,7 +99,7 @@ def test_it_is_audited_in_its_own_scaled_down_form(registered, monkeypatch):
     assert (protocol.clip, protocol.forgetting) == (1.0, 0.1)
     assert scaled_down(protocol, MACHINES).forgetting == 1 / EPOCH
     seen = []
-    monkeypatch.setattr("fedprivjax.experiment.audit.audit", lambda small, *_, **options: seen.append(small))
+    monkeypatch.setattr("fedprivjax.auditing.small_audits.audit", lambda small, *_, **options: seen.append(small))
     attack = scaled_down_audits(picked, runs=1000, rounds=4, seed=0, folder=None, participation=[FIXED])
     run_all(picked, attack, nullcontext)
     assert seen == [scaled_down(protocol, MACHINES)]
