@@ -12,21 +12,22 @@ import tomli_w
 import xarray as xr
 
 from fedprivjax.atomic_write import Content, write_together
-from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_from, text_of, toml_value
+from fedprivjax.bounded_read import TOML_BYTES, Unreadable, json_value, text_of, toml_value
 from fedprivjax.checks.refusal import Refusal, warn, within
 from fedprivjax.experiment import Experiment, to_mapping
-from fedprivjax.experiment.inputs import Inputs, Provenance, provenance, read_inputs, without_callback
+from fedprivjax.experiment.inputs import Inputs, read_inputs, without_callback
 from fedprivjax.experiment.protocol_section import flattened
 from fedprivjax.hdf5_limits import require_bounded
 from fedprivjax.sweeps.chunk_store import remove_stores
 from fedprivjax.sweeps.part import held
+from fedprivjax.sweeps.provenance import Provenance, provenance
 from fedprivjax.sweeps.schema import TEXTS, require_schema
 
 CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
 SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
-ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command")  # provenance in the netCDF file itself
+ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command", "device")  # texts of the provenance
 
 
 def claim(
@@ -116,12 +117,12 @@ def begun(folder: Path) -> bool:
 def finished(folder: Path) -> bool:
     """Return True if the folder holds readable results of the run that `inputs.json` describes.
 
-    Warn, and return False, if a file is damaged, or `results.nc` and `provenance.json` are of different runs.
+    Warn, and return False, if the file is damaged.
     """
     if not (folder / RESULTS).is_file():
         return False
     try:
-        made = load_with_provenance(folder)[1]
+        made = read(folder)[1]["provenance"]
     except Refusal as refusal:
         warn(f"the results in {folder} are computed again: {refusal}")
         return False
@@ -138,10 +139,10 @@ def save(
     experiment: Experiment | None = None,
     inputs: Inputs | None = None,
 ) -> None:
-    """Write `results.nc`, with one group per protocol label, and `provenance.json`. Remove the chunks.
+    """Write `results.nc`, with one group per protocol label and its provenance. Remove the chunks.
 
-    All files are written together; if that fails, the folder stays unchanged. The netCDF file is built in memory,
-    because HDF5 ends the process if a write fails.
+    `provenance.json` is a copy for readers without netCDF. All files are written together; if that fails, the folder
+    stays unchanged. The netCDF file is built in memory, because HDF5 ends the process if a write fails.
 
     Args:
         title: title of the experiment, an attribute of the netCDF file.
@@ -152,16 +153,14 @@ def save(
     Raises:
         OSError: if a file cannot be written. The chunks then stay on disk.
     """
-    made = {**provenance(found, seconds), **(source or {})}
-    origin = {name: str(made[name]) for name in ORIGIN if made.get(name) is not None}
+    text = json.dumps({**provenance(found, seconds), **(source or {})}, indent=1, ensure_ascii=False)
     spec = load_settings(folder) if experiment is None else tomli_w.dumps(to_mapping(experiment))
-    origin |= {"settings": spec} if spec else {}
-    root = xr.Dataset(attrs={"title": title, "groups": list(found), "how_to_open": HOW, **origin})
+    attributes = {"title": title, "groups": list(found), "how_to_open": HOW, "provenance": text}
+    root = xr.Dataset(attrs={**attributes, **({"settings": spec} if spec else {})})
     tree = xr.DataTree.from_dict({"/": root, **found})
     netcdf = BytesIO()
     tree.to_netcdf(netcdf, engine="h5netcdf")
     begun: dict[Path, Content] = {} if experiment is None else {folder / SPEC: spec}  # somebody may have deleted it
-    text = json.dumps(made, indent=1, ensure_ascii=False)
     last = {} if inputs is None else {folder / INPUTS: inputs.text()}  # never those of a run whose results are missing
     write_together({**begun, folder / PROVENANCE: text, folder / RESULTS: netcdf.getvalue(), **last})
     remove_chunks(folder, linked=True)
@@ -184,16 +183,24 @@ def remove_chunks(folder: Path, *, linked: bool = False) -> None:
 
 
 def load(folder: str | Path) -> dict[str, xr.Dataset]:
-    """Load the datasets of a results folder into memory, by protocol label.
+    """Load the datasets of a results folder into memory, by protocol label. Exceptions are those of `read`."""
+    return read(folder)[0]
+
+
+def read(folder: str | Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
+    """Load the results of a folder as `load_file` does.
 
     Raises:
         Refusal: if the file is missing, a link, or cannot be read.
     """
-    return load_file(_existing(Path(folder) / RESULTS), follow=False)[0]
+    file = Path(folder) / RESULTS
+    if not file.is_file():
+        raise Refusal(f"results folder must hold {file.name}, got {file.parent} without it")
+    return load_file(file, follow=False)
 
 
 def load_file(file: Path, *, follow: bool = True) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
-    """Load a netCDF file into memory: its datasets by group, and its attributes.
+    """Load a netCDF file into memory: its datasets by group, and its attributes, of which "provenance" is a mapping.
 
     A file without groups, such as a sweep's `to_netcdf`, is one dataset under the file's name.
 
@@ -216,37 +223,16 @@ def load_file(file: Path, *, follow: bool = True) -> tuple[dict[str, xr.Dataset]
     for label, data in named.items():
         with within(f"{label!r} in {file}"):
             require_schema(data)
-    return named, {str(name): value for name, value in attributes.items()}
+    return named, {**{str(name): value for name, value in attributes.items()}, "provenance": _origin(attributes, file)}
 
 
-def load_with_provenance(folder: str | Path) -> tuple[dict[str, xr.Dataset], Provenance]:
-    """Load the datasets and the provenance of a results folder.
-
-    Raises:
-        Refusal: if a file is missing, a link, cannot be read, or is of another run than the other.
-    """
-    found, attributes = load_file(_existing(Path(folder) / RESULTS), follow=False)
-    made = load_provenance(folder)
-    there, here = str(attributes.get("date")), str(made.get("date"))
-    if there != here:
-        of_run = f"must be of the same run as {RESULTS}, which is of {there!r:.60}, got {here!r:.60}"
-        wanted = f"{Path(folder) / PROVENANCE} {of_run}"
-        raise Refusal(f"{wanted}. Repair the folder by the same run with --resume")
-    return found, made
-
-
-def load_provenance(folder: str | Path) -> Provenance:
-    """Load the provenance of a folder's results.
-
-    Raises:
-        Refusal: if the file is missing, a link, not a JSON object, or its origin is not as a run writes it.
-    """
-    file = _existing(Path(folder) / PROVENANCE)
+def _origin(attributes: Mapping[Any, Any], file: Path) -> Provenance:
+    """Return the provenance of a file's results, or {} without one. Raise Refusal if it is not as a run writes it."""
     with _readable(file):
-        found = json_from(file, follow=False)
+        found = json_value(str(attributes.get("provenance", "{}")))
     if not isinstance(found, dict):
-        raise Refusal(f"{file} must be a JSON object, got {type(found).__name__}")
-    for name in (*ORIGIN, "device", "wall_seconds"):
+        raise Refusal(f"provenance in {file} must be a JSON object, got {type(found).__name__}")
+    for name in (*ORIGIN, "wall_seconds"):
         kind, words = (int | float, "a number") if name == "wall_seconds" else (str, "a text")
         if not isinstance(found.get(name), kind | None):
             raise Refusal(f"{name} in {file} must be {words} or null, got {_value(found, name)}")
@@ -262,12 +248,6 @@ def load_settings(folder: str | Path) -> str:
     file = Path(folder) / SPEC
     with _readable(file):
         return text_of(file, TOML_BYTES, follow=False) if file.is_file() else ""
-
-
-def _existing(file: Path) -> Path:
-    if not file.is_file():
-        raise Refusal(f"results folder must hold {file.name}, got {file.parent} without it")
-    return file
 
 
 @contextmanager

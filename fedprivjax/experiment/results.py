@@ -13,9 +13,9 @@ from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
-from fedprivjax.experiment.inputs import Provenance
 from fedprivjax.experiment.settings import TRIAL
 from fedprivjax.experiment.tuning import Choice, choices, selected
+from fedprivjax.sweeps.provenance import Provenance
 from fedprivjax.sweeps.schema import custom_metrics
 
 
@@ -112,19 +112,19 @@ class Results(Mapping[str, xr.Dataset]):
 def load(results: str | Path) -> Results:
     """Return the results in a folder, or in one netCDF file, such as its `results.nc`.
 
-    If a file is given, `settings` are those of its experiment, and `provenance` has its version, commit and date.
+    If a file is given, `settings` are those of its experiment.
 
     Raises:
         Refusal: if a file is missing or cannot be read.
     """
     given = Path(results)
     if given.is_dir():
-        return Results(given, *folder.load_with_provenance(given), folder.load_settings(given))
+        found, attributes = folder.read(given)
+        return Results(given, found, attributes["provenance"], folder.load_settings(given))
     if not given.is_file():
         raise Refusal(f"results folder must exist, got {given}")
     found, attributes = folder.load_file(given)
-    origin = {name: attributes[name] for name in folder.ORIGIN if name in attributes}
-    return Results(given.parent, found, origin, str(attributes.get("settings", "")))
+    return Results(given.parent, found, attributes["provenance"], str(attributes.get("settings", "")))
 
 
 def _require_of(spec: Experiment, datasets: Mapping[str, xr.Dataset]) -> None:

@@ -15,7 +15,6 @@ from fedprivjax.disk_cache import digest
 from fedprivjax.engine.fingerprint import UNSALTED
 from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment import to_mapping
-from fedprivjax.experiment.inputs import checksums
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
@@ -26,6 +25,7 @@ from fedprivjax.report.summary import TOLERANCE, Summary
 from fedprivjax.report.tables import run_costs
 from fedprivjax.report.wording import guarantees_in, of_axes, points_of
 from fedprivjax.sweeps.intervals import INTERVAL
+from fedprivjax.sweeps.provenance import checksums
 from fedprivjax.sweeps.selection import UNACCOUNTED
 
 Row = dict[str, Any]

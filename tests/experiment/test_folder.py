@@ -5,7 +5,6 @@ import shutil
 import sys
 import tomllib
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,9 @@ from cases import sparing
 from fedprivjax import Refusal, experiment, load
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.inputs import checksums, commit, provenance
 from fedprivjax.experiment.jobs import ready_experiment
 from fedprivjax.sweeps.part import Part
+from fedprivjax.sweeps.provenance import checksums, commit, provenance
 
 UNITS = {"sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 
@@ -52,7 +51,8 @@ def test_saved_results_are_loaded_unchanged(found, tmp_path):
 
 def test_provenance_names_versions_machine_date_and_data(found, tmp_path):
     folder.save(found, tmp_path, "small", 12.3456)
-    written = folder.load_provenance(tmp_path)
+    written = json.loads((tmp_path / "provenance.json").read_text(encoding="utf-8"))
+    assert written == folder.read(tmp_path)[1]["provenance"]
     again = provenance(found, 12.3456)
     assert written.keys() == again.keys()
     assert {name for name in written if written[name] != again[name]} <= {"date"}
@@ -91,7 +91,7 @@ def test_provenance_does_not_need_git(found, tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     assert commit(tmp_path) is None
     folder.save(found, tmp_path / "results")
-    assert folder.load_provenance(tmp_path / "results")["commit"] is None
+    assert folder.read(tmp_path / "results")[1]["provenance"]["commit"] is None
     assert folder.finished(tmp_path / "results")
 
 
@@ -115,7 +115,7 @@ def test_the_root_explains_how_to_open_the_file(found, tmp_path):
         assert list(root.attrs["groups"]) == list(found)
         assert "open_datatree" in root.attrs["how_to_open"]
         assert "fedprivjax.load" in root.attrs["how_to_open"]
-        assert {"fedprivjax", "date"} <= root.attrs.keys()
+        assert {"fedprivjax", "date"} <= json.loads(root.attrs["provenance"]).keys()
 
 
 def test_every_variable_is_described(found, tmp_path):
@@ -137,14 +137,11 @@ def test_broken_results_are_refused_in_one_line(found, tmp_path, content):
         folder.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("content", "why"), [(b"{", "cannot be read"), (b"\xff", "cannot be read"), (b"[]", "got list")]
-)
-def test_a_broken_provenance_is_refused_in_one_line(found, tmp_path, content, why):
-    folder.save(found, tmp_path)
-    (tmp_path / "provenance.json").write_bytes(content)
-    with pytest.raises(Refusal, match=rf"^\S+provenance\.json must be [^\n]*{why}[^\n]*$"):
-        folder.load_provenance(tmp_path)
+@pytest.mark.parametrize(("text", "why"), [("{", "cannot be read"), ("[]", "got list")])
+def test_a_broken_provenance_is_refused_in_one_line(found, tmp_path, text, why):
+    found["noisy_sgd"].assign_attrs(provenance=text).to_netcdf(tmp_path / "one.nc", engine="h5netcdf")
+    with pytest.raises(Refusal, match=rf"^[^\n]*one\.nc must be [^\n]*{why}[^\n]*$"):
+        folder.load_file(tmp_path / "one.nc")
 
 
 def test_claiming_a_folder_writes_settings_and_may_be_repeated(tmp_path):
@@ -209,39 +206,15 @@ def test_a_folder_that_is_removed_meanwhile_has_its_settings_in_the_end(found, t
     assert runner.run_ready(ready, tmp_path / "out", resume=True).keys() == found.keys()
 
 
-def test_runs_that_end_in_the_same_second_are_told_apart(found, tmp_path, monkeypatch):
-    class Clock(datetime):
-        ticks = count(1)
-
-        @classmethod
-        def now(cls, tz=None):
-            return cls(2026, 1, 1, microsecond=next(cls.ticks), tzinfo=tz)
-
-    monkeypatch.setattr("fedprivjax.experiment.inputs.datetime", Clock)
+def test_the_provenance_is_that_of_the_results_whatever_stands_beside_them(found, tmp_path):
+    """As after a kill between the two renames."""
     folder.save(found, tmp_path)
-    first = (tmp_path / "provenance.json").read_bytes()
-    folder.save(found, tmp_path)
-    assert folder.load_with_provenance(tmp_path)[1]["date"] == "2026-01-01T00:00:00.000002+00:00"
-    (tmp_path / "provenance.json").write_bytes(first)
-    with pytest.raises(Refusal, match=r"provenance\.json must be of the same run as results\.nc"):
-        folder.load_with_provenance(tmp_path)
-
-
-def test_results_beside_the_provenance_of_another_run_are_refused_and_repaired(found, tmp_path, monkeypatch):
-    """As after a kill between the two renames, before the chunks are removed."""
-    ready = ready_experiment(make())
-    monkeypatch.setattr(runner, "_datasets", lambda *_, **__: found)
-    runner.run_ready(ready, tmp_path)
-    made = folder.load_provenance(tmp_path)
-    (tmp_path / "provenance.json").write_text(json.dumps({**made, "date": "2020-01-01T00:00:00+00:00"}))
-    message = (
-        r"provenance\.json must be of the same run as results\.nc, which is of '\S+', got '2020-01-01T00:00:00\+00:00'"
-    )
-    with pytest.raises(Refusal, match=message):
-        load(tmp_path)
-    with pytest.warns(UserWarning, match=rf"are computed again: \S+{message}"):
-        runner.run_ready(ready, tmp_path, resume=True)
-    assert load(tmp_path).keys() == found.keys()
+    before = load(tmp_path).provenance
+    (tmp_path / "provenance.json").write_text("{}")
+    assert load(tmp_path).provenance == before
+    (tmp_path / "provenance.json").unlink()
+    assert load(tmp_path).provenance == before
+    assert folder.finished(tmp_path)
 
 
 @pytest.mark.parametrize("size", sparing([0, 700, 1500, 20_000], [700]))
@@ -256,14 +229,6 @@ def test_a_full_disk_leaves_the_chunks(found, tmp_path, file_size_limit, size):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [chunk]
     folder.save(found, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "results.nc"]
-
-
-def test_a_folder_without_provenance_is_not_finished(found, tmp_path):
-    folder.save(found, tmp_path)
-    assert folder.finished(tmp_path)
-    (tmp_path / "provenance.json").unlink()
-    with pytest.warns(UserWarning, match=r"are computed again: \S+ \S+ must hold provenance\.json, got"):
-        assert not folder.finished(tmp_path)
 
 
 def test_an_interrupted_write_keeps_the_old_files(found, tmp_path, monkeypatch):
