@@ -237,7 +237,7 @@ def _run(
         out.say(f"{line} {folder}. If one was stopped, start it again")
     if found is None or not is_first():
         return []
-    jobs = ready.jobs if ready.before is None else []  # tuned jobs are others
+    jobs = ready.jobs if ready.before is None else ready.tuned or None
     return show(one.experiment, load_results(folder), folder, judge=judge, jobs=jobs)
 
 

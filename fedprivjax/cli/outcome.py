@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
 
 
-def show(experiment, results, folder: Path, *, judge: str | None = None, jobs: "Sequence[Job]" = ()) -> "list[Verdict]":
+def show(
+    experiment, results, folder: Path, *, judge: str | None = None, jobs: "Sequence[Job] | None" = None
+) -> "list[Verdict]":
     """Print the tables, then write the plots and the page.
 
     Args:
-        jobs: prepared sweeps. The page has figures of the first private run.
+        jobs: prepared sweeps, whose first private run the page shows, or None to show the run of the page before.
         judge: name of an experiment whose verdict is printed below the tables, and returned, in place of the lines on
             the data and the plot of their partition. A guarantee that hides the sizes leaves these out, too.
     """
@@ -44,7 +46,8 @@ def show(experiment, results, folder: Path, *, judge: str | None = None, jobs: "
         out.print(tables(this))
         found = [] if judge is None else judged(judge, experiment, this.best)
         plots = all_plots(this)
-        written = [*save(plots, folder), write_page(this, results, plots, *plots_of_first(jobs))]
+        of_run = None if jobs is None else plots_of_first(this, jobs)
+        written = [*save(plots, folder), write_page(this, results, plots, of_run)]
         out.say(f"written to {folder}: {', '.join(['results.nc', *(file.name for file in written)])}")
         out.say(f"Open {folder / PAGE}")
     return found

@@ -239,6 +239,7 @@ class ReadyExperiment:
         jobs: sweeps to run. With `[tuning]`, the first point of each grid represents the point that will be chosen.
         seconds: time of the preparation in seconds, without that of `before`.
         before: prepared tuning experiment, which runs first, or None without `[tuning]`.
+        tuned: sweeps at the points that `before` chose. The run adds them.
         source: name and command of the experiment for the provenance, keys "experiment" and "command"; empty if it is
             not run by the command line.
     """
@@ -247,6 +248,7 @@ class ReadyExperiment:
     jobs: list[Job]
     seconds: float
     before: "ReadyExperiment | None" = None
+    tuned: list[Job] = field(default_factory=list)
     source: Mapping[str, str] = field(default_factory=dict)
 
     @property

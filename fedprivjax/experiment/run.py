@@ -241,7 +241,7 @@ def _datasets(
     first = shifted(progress, 0, ready.runs)
     found = run_ready(ready.before, into, resume=again, keep=keep, progress=first, done=done)
     chosen = choices(ready.experiment, ready.before.experiment, found)
-    todo = jobs(at_choices(ready.experiment, chosen))
+    ready.tuned[:] = todo = jobs(at_choices(ready.experiment, chosen))
     rest = shifted(progress, ready.before.runs, ready.runs)
     return with_choices(run_jobs(todo, progress=rest, **shared), chosen)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,47 +12,80 @@ import xarray as xr
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
+from pydantic import BaseModel, Field
 
 from fedprivjax.atomic_write import write_atomically
+from fedprivjax.bounded_read import json_from
 from fedprivjax.checks.printable import printable
 from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report import display
-from fedprivjax.report.drawing import as_address, stack_panels
+from fedprivjax.report.drawing import SAFE, as_address, stack_panels
 from fedprivjax.report.remarks import is_large, non_private_metrics
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import chosen_tables
 from fedprivjax.report.text_table import html_table
 from fedprivjax.report.wording import grouped, points_of
 
-PAGE = "report.html"
+PAGE, RUN_FIGURES = "report.html", "run_figures.json"
 LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the top of the page, the first of each
 LONG = 24  # largest number of rows of a table that is open
 LEAST, MOST = 59, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
+ADDRESS = rf"^data:image/svg\+xml,[\w%.~{re.escape(SAFE)}-]*$"  # no quotes, no tags
+
+
+class Drawn(BaseModel):
+    """A figure as the page shows it.
+
+    Attributes:
+        name: title.
+        address, narrow: `data:` URLs of the figure and, for a phone, of its stacked panels, or "" without these.
+        least, most: smallest and largest width in pixels.
+    """
+
+    name: str
+    address: str = Field(pattern=ADDRESS)
+    narrow: str = Field(pattern=f"^$|{ADDRESS}")
+    least: int
+    most: int
+
+
+class RunFigures(BaseModel):
+    """Name and figures of one run, the content of `run_figures.json`."""
+
+    run: str = ""
+    figures: list[Drawn] = []
+
+
+NONE = RunFigures()
 
 
 def write_page(
-    this: Summary, results: Results, plots: Mapping[str, Figure], run: str = "", of_run: Mapping[str, Figure] = {}
+    this: Summary, results: Results, plots: Mapping[str, Figure], of_run: tuple[str, Mapping[str, Figure]] | None = None
 ) -> Path:
-    """Write `report.html` into the results folder, and return its path. The arguments are those of `page`."""
-    file = results.folder / PAGE
-    write_atomically(file, page(this, results, plots, run, of_run))
-    return file
-
-
-def page(
-    this: Summary, results: Results, plots: Mapping[str, Figure], run: str = "", of_run: Mapping[str, Figure] = {}
-) -> str:
-    """Return the page as HTML. User-defined text is escaped, and so are its control characters.
+    """Write `report.html` into the results folder, and return its path.
 
     Args:
         plots: figures of all runs, by name.
-        run: name of the run that has the figures `of_run`.
+        of_run: name and figures of one run, which are written to the folder, too, or None for those that it holds.
     """
+    file, kept, shown = results.folder / PAGE, results.folder / RUN_FIGURES, NONE
+    if of_run is not None:
+        shown = RunFigures(run=of_run[0], figures=as_drawn(of_run[1]))
+        write_atomically(kept, shown.model_dump_json())
+    else:
+        with suppress(OSError, ValueError):  # missing or damaged: the page has none
+            shown = RunFigures.model_validate(json_from(kept, follow=False))
+    write_atomically(file, page(this, results, plots, shown))
+    return file
+
+
+def page(this: Summary, results: Results, plots: Mapping[str, Figure], of_run: RunFigures = NONE) -> str:
+    """Return the page as HTML. User-defined text is escaped, and so are its control characters."""
     tables = display.tables(this)
     sheets = [*tables.sheets, *chosen_tables(this)]
-    drawn = {name: _plot(name, figure) for name, figure in {**plots, **of_run}.items()}
+    drawn = dict(zip(plots, as_drawn(plots), strict=True))
     leads = [next((name for name in drawn if name.endswith(end)), None) for end in LEADS]
     return _template().render(
         title=this.title or str(results.folder),
@@ -60,8 +94,8 @@ def page(
         long=LONG,
         remarks=[line for line in tables.notes if line != this.notes],
         leads=[drawn.pop(name) for name in leads if name is not None],
-        plots=list(drawn.values()),
-        run=run,
+        plots=[*drawn.values(), *of_run.figures],
+        run=of_run.run,
         guarantees={label: guarantee_texts(data) for label, data in this.best.items()},
         not_covered=not_covered(this.best, drawn=this.partition is not None),
         settings=results.settings,
@@ -107,13 +141,15 @@ def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[
     ]
 
 
-def _plot(name: str, figure: Figure) -> dict[str, Any]:
-    """Return name, addresses and sizes of a figure. Its panels are stacked in the end, as a phone shows them."""
-    inches = figure.get_size_inches()[0]
-    sizes = {"least": round(LEAST * inches), "most": round(MOST * inches)}
-    wide = Markup(as_address(figure))
-    narrow = Markup(as_address(figure).replace(" ", "%20")) if stack_panels(figure) else ""  # a srcset has no spaces
-    return {"name": name.replace("_", " "), "address": wide, "narrow": narrow, **sizes}
+def as_drawn(figures: Mapping[str, Figure]) -> list[Drawn]:
+    """Return figures for the page. Their panels are stacked in the end, as a phone shows them."""
+    found = []
+    for name, figure in figures.items():
+        inches, wide = figure.get_size_inches()[0], as_address(figure)
+        narrow = as_address(figure).replace(" ", "%20") if stack_panels(figure) else ""  # a srcset has no spaces
+        sizes = {"least": round(LEAST * inches), "most": round(MOST * inches)}
+        found.append(Drawn(name=name.replace("_", " "), address=wide, narrow=narrow, **sizes))
+    return found
 
 
 def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

@@ -23,7 +23,10 @@ from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.report.colours import CONSTANT, colour, look, slots
-from fedprivjax.report.drawing import add_legend, panelled, percent_ticks
+from fedprivjax.report.drawing import add_legend, panelled, percent_ticks, point_title
+from fedprivjax.report.partition_plot import NAMED
+from fedprivjax.report.summary import Summary
+from fedprivjax.report.tables import BEST
 from fedprivjax.report.wording import power_text, relations
 
 CELLS = 400  # most rows and columns of an image; more machines or rounds share one
@@ -59,24 +62,28 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
     return draw(run)
 
 
-def plots_of_first(jobs: Iterable[Job]) -> tuple[str, dict[str, Figure]]:
-    """Return the name of an experiment's first private run, and its figures by title.
+def plots_of_first(this: Summary, jobs: Iterable[Job]) -> tuple[str, dict[str, Figure]]:
+    """Return the name of a run of the first private protocol, and its figures by title.
 
-    ε over rounds is left out if it has to be searched for. The name is empty if there is no private run.
+    The run is that of the first seed at the chosen point, as in `Summary.drawn`. ε over rounds is left out if it has to
+    be searched for. The name is empty if there is no private protocol, or all its sweeps are of trials.
     """
-    for job in jobs:
-        start = None if job.start is None else job.start.first
-        if start is None or not start.guarantee.private:
+    ready = [job for job in jobs if job.label in this.private and job.start is not None]
+    metric = next((cells.metric for cells in this.tabulated if ready and ready[0].label in cells.runs), None)
+    if metric is None:
+        return "", {}
+    label = ready[0].label
+    chosen, axes = this.drawn(metric, ()).best[label], this.whole[label]["diverged"].drop_vars("seed").coords
+    at = {str(name): float(chosen[f"{BEST}{name}" if f"{BEST}{name}" in chosen else name]) for name in axes}
+    job = next(job for job in ready if job.label == label and job.shape.items() <= at.items())
+    start, made = job.prepare().start_at(at), {}
+    for title, draw in VIEWS.values():
+        if draw is epsilon_spent and start.event.mus is None:
             continue
-        made = {}
-        for title, draw in VIEWS.values():
-            if draw is epsilon_spent and start.event.mus is None:
-                continue
-            with suppress(Refusal):  # not every run has every figure
-                made[title] = draw(start)
-        at = ", ".join(f"{name} = {values[0]:g}" for name, values in job.options["over"].items())
-        return f"{job.label} at {at}" if at else job.label, made
-    return "", {}
+        with suppress(Refusal):  # not every run has every figure
+            made[title] = draw(start)
+    name = f"{label} at {point_title(at)}" if at else label
+    return f"{name} ({chosen.attrs['selected']})" if "selected" in chosen.attrs else name, made
 
 
 def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str | None = None) -> Figure:
@@ -131,7 +138,8 @@ def participation(run: SavedRun | ReadyRun) -> Figure:
     total = schedule.total
     title = f"{size.machines} machines, {schedule.cohort:.4g} a round, each in {total.min()} to {total.max()} rounds"
     axis.set(xlabel="round", ylabel="machine", title=title)
-    _whole(axis.xaxis, axis.yaxis)
+    _whole(axis.xaxis)
+    _number_machines(run, axis.yaxis)
     if (size.machines, size.rounds) != bins:
         figure.colorbar(image, label="share of machines and rounds")
     else:
@@ -155,7 +163,8 @@ def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
     axis.axvline(one.epsilon, color=CONSTANT, ls=":")
     terms = f"(δ = {power_text(one.delta)}, {relations([one.terms])})"
     worst = np.flatnonzero(one.per_machine >= (1 - 1e-9) * stated.max)
-    which = f"machine {worst[0]}" if worst.size == 1 else f"machine {worst[0]} and {worst.size - 1} more"
+    which = run.problem.machine_name(worst[0]) if isinstance(run, ReadyRun) else f"machine {worst[0]}"
+    which += f" and {worst.size - 1} more" if worst.size > 1 else ""
     axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"the worst: {which}, ε = {one.epsilon:.4g}")
     _whole(axis.yaxis)
     if span <= 1e-9:
@@ -221,6 +230,8 @@ def noise_correlation(run: SavedRun | ReadyRun) -> Figure:
     axis.set(xlabel=name, ylabel=name)
     axis.set_title(f"noise: {noise}", fontsize="medium")
     _whole(axis.xaxis, axis.yaxis)
+    if name == "machine":
+        _number_machines(run, axis.yaxis)
     return figure
 
 
@@ -230,6 +241,15 @@ VIEWS = {  # of one run, by name: title on a page, and function
     "epsilon": ("ε over rounds", epsilon_spent),
     "noise_correlation": ("noise correlation", noise_correlation),
 }
+
+
+def _number_machines(run: SavedRun | ReadyRun, axis: Axis) -> None:
+    """Set ticks at few clients with names, else at integers only."""
+    names = run.problem.client_names if isinstance(run, ReadyRun) else ()
+    if 0 < len(names) <= NAMED:
+        axis.set_ticks(range(len(names)), names)
+    else:
+        _whole(axis)
 
 
 def _whole(*axes: Axis) -> None:

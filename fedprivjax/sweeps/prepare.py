@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import jax
@@ -85,6 +86,13 @@ class ReadySweep:
     @property
     def first(self) -> ReadyRun:
         return self.starts[0]
+
+    def start_at(self, point: Mapping[str, float]) -> ReadyRun:
+        """Return the first seed's prepared run at swept values by name, with the noise that all seeds share."""
+        configuration = [*product(*self.axes.values())].index(tuple(point[name] for name in self.axes))
+        draw, _ = np.argwhere(self.index == configuration)[0]
+        protocol, events = self.configurations.protocols[configuration], self.configurations.events[configuration]
+        return replace(self.starts[draw], protocol=protocol, event=events[0], target=self.grid[configuration].target)
 
     @property
     def static(self) -> StaticArguments:

@@ -97,7 +97,7 @@ def files_of(made, todo, into):
     folder.save(run_jobs(todo), into, "small", 1.0, {"experiment": "two", "command": "fedprivjax run two"})
     results = fpj.load(into)
     this = summary(made, results.best)
-    write_page(this, results, {}, *plots_of_first(todo))
+    write_page(this, results, {}, plots_of_first(this, todo))
     origin = results.provenance
     texts = {file.name: file.read_text() for file in into.iterdir() if file.suffix != ".nc"}
     texts = {name: text.replace(origin["date"], "date") for name, text in texts.items()}

@@ -401,7 +401,10 @@ def test_a_report_runs_nothing(ran, monkeypatch):
     monkeypatch.setattr(runner, "execute", None)
     (results.folder / "report.html").unlink()
     command.report(results.folder)
-    assert "chosen on digits" in (results.folder / "report.html").read_text(encoding="utf-8")
+    page = (results.folder / "report.html").read_text(encoding="utf-8")
+    assert "chosen on digits" in page
+    assert "show as it is at μ = 8, first seed" in page
+    assert page.count('alt="participation"') == 1
 
 
 def test_python_chooses_as_the_command_does(ran, monkeypatch):

@@ -1,6 +1,7 @@
 """`table` and `plot`: what the command line shows, of whatever has results."""
 
 import re
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedprivjax.report import plots
 from fedprivjax.report.colours import new_figure
 from fedprivjax.report.display import tables
 from fedprivjax.report.drawing import add_legend, panelled, stack_panels
-from fedprivjax.report.page import page
+from fedprivjax.report.page import RUN_FIGURES, RunFigures, as_drawn, page, write_page
 from fedprivjax.report.summary import Summary, summary, summary_of
 
 EVIL = "<script>alert('x') & [bold]"
@@ -183,12 +184,25 @@ def test_a_metric_against_epsilon_is_at_the_top_of_the_page(results):
 def test_figures_are_switched_by_buttons_and_those_of_a_run_name_it(results):
     this = summary(results.spec, results.best)
     drawn, of_run = plots.all_plots(this), {"participation": new_figure(1.0, 1.0, 1, 1)}
-    text = page(this, results, drawn, "<ours> at mu = 1", of_run)
+    text = page(this, results, drawn, RunFigures(run="<ours> at mu = 1", figures=as_drawn(of_run)))
     assert re.findall(r'type="radio"[^>]*>\s*<label[^>]*>([^<]*)', text)[-1] == "participation"
     assert text.count('type="radio"') == text.count("<figure>") - 1 == len(drawn)  # one is at the top
     assert text.count(" checked>") == 1
     assert "show &lt;ours&gt; at mu = 1, first seed" in text
     assert "first seed" not in page(this, results, drawn)
+
+
+def test_figures_of_a_run_are_read_back_unless_their_file_was_changed(results, tmp_path):
+    this, there = summary(results.spec, results.best), replace(results, folder=tmp_path)
+    written = write_page(this, there, {}, ("one", {"participation": new_figure(1.0, 1.0, 1, 1)})).read_text()
+    assert write_page(this, there, {}).read_text() == written
+    assert "show one, first seed" in written
+    kept = tmp_path / RUN_FIGURES
+    content = kept.read_text()
+    elsewhere, escaping = content.replace("data:image", "https:image"), content.replace("+xml,", '+xml,\\"')
+    for changed in (content[:-1], elsewhere, escaping):
+        kept.write_text(changed)
+        assert "show one" not in write_page(this, there, {}).read_text()
 
 
 def test_one_protocol_of_two_seeds_without_axes(results):

@@ -1,6 +1,7 @@
 """Figures of one run show its plan, its guarantee and its noise."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,12 +9,14 @@ import pytest
 import fedprivjax as fpj
 from fedprivjax import experiment
 from fedprivjax.experiment.jobs import jobs
-from fedprivjax.experiment.tiny import one_trial
+from fedprivjax.experiment.run import run_jobs
+from fedprivjax.experiment.tuning import selected
 from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.report.colours import look, slots
-from fedprivjax.report.run_plots import plots_of_first
+from fedprivjax.report.run_plots import VIEWS, plots_of_first
+from fedprivjax.report.summary import summary
 
 
 @pytest.fixture(scope="module")
@@ -201,12 +204,51 @@ def test_epsilon_over_rounds_needs_noise_that_ends_with_the_rounds(run):
         fpj.plot(counted, "epsilon")
 
 
-def test_the_first_private_run_of_an_experiment_is_drawn_before_it_runs():
-    found = jobs(one_trial(experiment.load("quickstart")))
-    name, figures = plots_of_first(found)
-    assert name == "DP-μ²-FL, trusted at epsilon = 1"
+SMALL = {
+    "title": "small",
+    "problem": {"dataset": "digits", "loss": "softmax", "radius": 8.0},
+    "participation": {"machines": 20, "per_round": 10, "rounds": 4},
+    "protocol": [{"name": "dp_mu2", "trust": "server", "clip": 1.6, "grid": {"step_scale": [0.3, 1.0, 3.0]}}],
+    "sweep": {"epsilon": [1.0, 2.0, 8.0], "per_round": [5, 10], "seeds": 2, "resample": ["epsilon"]},
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    """A summary of an experiment's results, and its jobs."""
+    made = experiment.parse(SMALL)
+    todo = jobs(made)
+    results = run_jobs(todo)
+    return replace(summary(made, selected(made, results)), grids=results), todo
+
+
+def test_the_chosen_run_of_an_experiment_is_drawn(found):
+    this, todo = found
+    name, figures = plots_of_first(this, todo)
+    best = this.best["dp_mu2"].sel(epsilon=2.0, per_round=10)  # both in the middle
+    step = f"step_scale = {best['best_step_scale'].item():g}"
+    assert name.startswith(f"dp_mu2 at m = 10, ε = 2, {step} (step_scale by the best mean test_accuracy")
     assert list(figures) == ["participation", "ε of each machine", "ε over rounds"]  # its noise is independent
-    assert (
-        figures["ε of each machine"].axes[0].get_title().endswith(f"ε = {found[0].start.first.guarantee.epsilon:.4g}")
-    )
-    assert plots_of_first(job for job in found if job.label == "non-private") == ("", {})
+    epsilon = best["realised_epsilon"].isel(seed=0).item()
+    assert figures["ε of each machine"].axes[0].get_title().endswith(f"ε = {epsilon:.4g}")
+    assert plots_of_first(this, []) == ("", {})
+
+
+def test_a_prepared_sweep_has_the_run_of_every_point(found):
+    start = found[1][0].prepare()
+    every = start.configurations
+    for place, values in enumerate(product(*start.axes.values())):
+        one = start.start_at(dict(zip(start.axes, values, strict=True)))
+        assert one.plan is start.starts[np.argwhere(start.index == place)[0][0]].plan
+        assert one.protocol is every.protocols[place]
+        assert one.guarantee.epsilon == every.realised(one.delta)[0]["realised_epsilon"][0, place]
+
+
+def test_clients_are_named(run):
+    rows = fpj.datasets.table([list(range(start, 200, 20)) for start in range(20)])[0]
+    data = replace(fpj.datasets.load("digits"), machine_names=tuple("abcdefghijklmnopqrst"))
+    problem = fpj.from_dataset(data, constraint=fpj.Ball(8.0), partition_table=rows)
+    start = fpj.ready(run.protocol, problem, fpj.Uniform(20, 10), rounds=8, seed=1)
+    axis = VIEWS["participation"][1](start).axes[0]
+    assert [text.get_text() for text in axis.get_yticklabels()] == list(data.machine_names)
+    assert "the worst: client '" in VIEWS["machine_epsilon"][1](start).axes[0].get_title()
