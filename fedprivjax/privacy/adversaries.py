@@ -32,15 +32,15 @@ class Adversary(Decorated):
 
     Attributes:
         name: name in results and files.
-        sees: what the adversary sees, as text in guarantees.
-        trusts: trust models for which the adversary may be chosen, keys of `fedprivjax.privacy.terms.TRUST`.
+        sees: text that says what the adversary sees, for guarantees.
+        trusts: trust models in which the adversary may be chosen, such as "none" (no trusted server).
         senders: "named" if the adversary knows who sent each message, "hidden" if not, or "summed" if it only sees
             functions of several messages.
-        follows_rounds: False if the adversary sees the final model only.
+        follows_rounds: False if the adversary sees only the final model.
         knows_seeds: True if the adversary knows the random seeds of some machines. It may then compute noise that these
-            share with others.
-        besides: text that excludes the machines whose noise the adversary knows. Guarantees assume that all other
-            machines add noise.
+            machines share with others.
+        besides: text such as " outside of the coalition". It excludes the machines whose noise the adversary knows from
+            the assumption that all other machines add noise.
     """
 
     kind, decorator = "adversary", FROZEN
@@ -65,34 +65,56 @@ class Adversary(Decorated):
 
     @property
     def text(self) -> str:
-        """What the adversary sees, as text in guarantees."""
+        """Text that says what the adversary sees, for guarantees."""
         return self.sees
 
     @property
     def fewest_machines(self) -> int:
-        """Smallest number of machines for which the adversary is defined."""
+        """Smallest number of machines in a run for which the adversary makes sense; 1 by default."""
         return 1
 
     def view(self, full: FullView) -> View:
-        """Return the part of a run that the adversary sees."""
+        """Return the part of a run that the adversary sees, such as broadcasts, or functions of messages.
+
+        Args:
+            full: everything that the run releases or stores.
+        """
         raise Undefined(f"{type(self).__name__} must define view(full)")
 
     def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray | None:
-        """Return the exposure of each machine to the adversary, float64 [machines].
+        """Return the exposure of each machine to the adversary; float64 [machines], or None.
 
-        Times the sensitivity and divided by `noise_std`, it is the machine's μ of Gaussian differential privacy. None
-        means the exposure of the machine's own messages: no other noise hides them.
+        The exposure times the sensitivity, divided by `noise_std`, is the machine's μ of Gaussian differential privacy
+        against this adversary. None means that the adversary sees every message, hidden only by the machine's own
+        noise. The exposure is then that of the machine's own messages.
+
+        Args:
+            sent: noise of the messages that machines send.
+            schedule: participation schedule: which machines take part in each round.
         """
         return None
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the relative noise that hides each message of a machine, float64 [messages]."""
+        """Return the relative noise that hides each message of a machine from the adversary; [messages].
+
+        It is the standard deviation of the noise that the adversary does not know, divided by `noise_std`; float64.
+
+        Args:
+            sent: noise of the messages that machines send.
+            schedule: participation schedule: which machines take part in each round.
+            machine: index of the machine.
+        """
         raise Undefined(f"{type(self).__name__} must define releases(sent, schedule, machine)")
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:
-        """Return the slots whose messages the adversary can compute itself, or None if there are none.
+        """Return a mask of the messages that the adversary can compute itself, or None if there are none.
 
-        The result is bool [rounds, per_round], for the worst choice of machines whose seeds the adversary knows.
+        It knows the data and seeds of their machines. The mask is bool [rounds, per_round]. If the adversary may
+        include any machines, the mask is for the worst choice of them.
+
+        Args:
+            sent: noise of the messages that machines send, or None if it is not known.
+            schedule: participation schedule: which machines take part in each round.
         """
         return None
 
@@ -100,9 +122,10 @@ class Adversary(Decorated):
 @final
 @dataclass(frozen=True)
 class Local(Adversary):
-    """An adversary who sees all messages and noisy local steps with their senders, and all broadcasts.
+    """Adversary who sees all messages with their senders, and everything that the server broadcasts.
 
-    This adversary is the default with trust "none".
+    If machines add noise in their local steps, the adversary also sees every local step. This is the default adversary
+    if no server is trusted (trust "none").
     """
 
     name, trusts, senders = "local", ("none",), NAMED
@@ -161,8 +184,9 @@ class Central(Adversary):
 class LinearAdversary(Adversary):
     """Base class of adversaries who see all broadcasts and some linear functions of each round's messages.
 
-    A custom adversary is a frozen dataclass with a `name`, a text of what it `sees`, and the functions as `rows`. From
-    these, the package derives the adversary's view of a run and the guarantee against it.
+    The sum of the messages is always one of these functions. A custom adversary is a frozen dataclass with a `name`, a
+    text `sees` that says what it sees, and `rows`, the coefficients of further functions. From these, the package
+    derives the adversary's view of a run and the guarantee against it.
 
     >>> @dataclass(frozen=True)
     ... class Edges(LinearAdversary):
@@ -182,16 +206,17 @@ class LinearAdversary(Adversary):
 
     @property
     def sums_only(self) -> bool:
-        """True if the sum is the only function of a round's messages that the adversary sees."""
+        """True if the adversary sees no function of a round's messages but their sum."""
         return type(self).rows is LinearAdversary.rows and type(self)._matrix is LinearAdversary._matrix
 
     def rows(self, machines: np.ndarray) -> Any:
-        """Return coefficients of the functions that the adversary sees besides the sum, [functions, n].
+        """Return coefficients of the linear functions of n messages that the adversary sees; [functions, n].
 
-        The default has no such function.
+        The sum of all messages is seen in any case and need not be among them. By default there are no other functions.
 
         Args:
-            machines: machine of each of a round's n messages, int [n]. Some of them may send nothing.
+            machines: index of the machine of each message, int [n]. Some of these machines may drop out and send
+                nothing.
         """
         return np.zeros((0, machines.size))
 
@@ -257,9 +282,9 @@ class LinearAdversary(Adversary):
 @final
 @dataclass(frozen=True)
 class SecureSum(LinearAdversary):
-    """A server with secure aggregation: it sees the sum of each round's messages and who sends, but no single message.
+    """Server with secure aggregation: it sees the sum of each round's messages and who sends, but no single message.
 
-    Each message is hidden by the noise of all machines of its round. Random participation does not amplify privacy,
+    Each message is hidden by the noise of all machines of its round. Privacy is not amplified by random participation,
     because the server sees who sends.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3], [0, 1, 2, 3]]))
@@ -274,10 +299,10 @@ class SecureSum(LinearAdversary):
 @final
 @dataclass(frozen=True)
 class ThirdParty(LinearAdversary):
-    """An outsider, who sees everything that the server broadcasts, but neither messages nor who sends.
+    """Adversary from outside who sees all that the server broadcasts, but no messages or senders.
 
-    With a trusted server, the guarantee follows from the server's noise, and is stronger if participation is secret. If
-    machines add the noise, each message is hidden by the noise of all machines of its round.
+    If a trusted server adds the noise, it hides each message, and the guarantee is stronger if participation is secret.
+    If machines add the noise, each message is hidden by the noise of all machines of its round.
     """
 
     name: ClassVar[str] = "third-party"
@@ -292,9 +317,9 @@ class ThirdParty(LinearAdversary):
 @final
 @dataclass(frozen=True)
 class FinalModel(LinearAdversary):
-    """An outsider who sees the model after the last round only.
+    """Adversary from outside who sees only the model after the last round.
 
-    The guarantee is the same as against a `ThirdParty`, who sees more.
+    Its guarantee is that of a `ThirdParty`, who also sees all earlier models. Seeing less is not counted.
     """
 
     name: ClassVar[str] = "final-model"

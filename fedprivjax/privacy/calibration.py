@@ -26,11 +26,14 @@ def calibrate(
 ) -> Any:
     """Return a copy of the protocol with noise that meets its privacy target.
 
-    In the copy, `noise_std` and `step_size` are set and the target is cleared. By default, the noise follows from a
-    formula of the protocol. With `calibrate_to = "plan"` it is the smallest noise that meets the target on the sampled
-    plan. In both cases, the resulting privacy on the plan is checked against the target.
+    In the copy, `noise_std` and `step_size` are set and the target is cleared. The noise is computed in one of two
+    ways, which the protocol's setting `calibrate_to` selects. By default, a formula of the protocol gives the noise.
+    With "plan", it is the smallest noise that meets the target on the sampled plan. In both cases, the privacy on this
+    plan is then computed and checked against the target.
 
     Args:
+        protocol: method with its settings.
+        problem: data, loss and constraint set.
         plan: run plan: the machines that take part in each round, and the records of each message.
         mu: target μ of Gaussian differential privacy. Without `mu` and `epsilon`, the protocol's target or `noise_std`
             is used.
@@ -38,8 +41,8 @@ def calibrate(
         delta: δ at which ε is targeted and stated.
 
     Raises:
-        Refusal: if there is no target or more than one, or if a default needs constants that the problem lacks. Also if
-            the noise gives less privacy on this plan than the target requires.
+        Refusal: if there is no target or more than one, or if a default setting needs constants that the problem lacks.
+            Also if the noise gives less privacy on this plan than the target requires.
     """
     protocol = require_protocol(protocol)
     require_problem(problem)
@@ -50,11 +53,15 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
     """Return the privacy guarantee of a protocol on a run's plan.
 
     Args:
-        protocol: calibrated protocol, or one with a target or `noise_std`.
+        protocol: method with its settings. If it has a target, the noise is computed first.
+        problem: data, loss and constraint set.
+        plan: run plan: the machines that take part in each round, and the records of each message.
+        delta: δ at which ε is stated.
 
     Returns:
-        μ of Gaussian differential privacy (GDP) of every machine, with its (ε, δ), or ε alone if records are sampled.
-        The guarantee includes the protected unit, neighbouring relation, trust model, theorem and assumptions.
+        The guarantee of every machine: μ of Gaussian differential privacy (GDP) with the (ε, δ) that follows from it,
+        or only (ε, δ), as for secretly sampled records. It includes the protected unit, neighbouring relation, trust
+        model, theorem and assumptions.
     """
     protocol = require_protocol(protocol)
     require_problem(problem)

@@ -33,20 +33,20 @@ MOST_COALITIONS = 10_000  # sets of machines that are enumerated
 @final
 @dataclass(frozen=True)
 class Coalition(Adversary):
-    """An adversary made up of the server and `size` machines, who share what they see, their data and their seeds.
+    """Adversary made up of the server and some machines, which share what they see, their data and their seeds.
 
-    The guarantee is for every machine outside the coalition, against the worst choice of its `size` machines.
+    The guarantee is for every machine outside the coalition. It holds for any choice of the `size` machines in it.
 
     Attributes:
-        size: number of machines of the coalition, at least 1.
-        server: what the server sees by itself: `SecureSum()`, `Local()` or a `LinearAdversary`.
+        size: number of machines in the coalition, at least 1.
+        server: adversary that stands for what the server alone sees: `SecureSum()`, `Local()` or a `LinearAdversary`.
 
-    If there are at most 10⁴ choices of machines, the worst is found by trying all. Otherwise the guarantee uses an
-    upper bound on what the coalition knows:
+    If there are at most 10⁴ possible choices of machines, the worst one is found by trying all. Otherwise an upper
+    bound on the coalition's knowledge is used:
 
-    * If the server sees sums, the largest noises of each round count as known.
-    * If the server sees every message and machines share `Pairwise` noise, all noise that other pairs share counts as
-      known. So do, among the noises that the machine itself shares, the `size` that hide it most.
+    * If the server sees only sums, the largest noises of each round count as known to the coalition.
+    * If the server sees every message and machines share `Pairwise` noise, the bound is for each machine separately.
+      Noise that two other machines share counts as known. So do the `size` shared noises that hide this machine most.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
     >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2  # two noises are left
@@ -87,7 +87,11 @@ class Coalition(Adversary):
         return None if self._gains_nothing(sent) else np.sqrt(self._worst(sent, schedule)[0])
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the relative noise of one message that would leak as much as all messages of a machine; [1]."""
+        """Return one relative noise that stands for all messages of a machine; float64, shape [1].
+
+        A single message with this noise, as a multiple of `noise_std`, would leak as much to the coalition as all
+        messages of the machine together.
+        """
         return 1 / np.sqrt(self._worst(sent, schedule)[0][[machine]])
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:

@@ -55,12 +55,17 @@ class Mixture(NamedTuple):
 
 
 class Event:
-    """Base class of events: what a run releases, and with how much noise.
+    """Base class of privacy events: descriptions of what a run releases, and with how much noise.
 
-    A custom event defines `terms`, `sensitivity` and either `epsilons` or `mus`. `sensitivity` is the largest L2 change
-    of one release by the protected unit, divided by the release's relative noise, or NaN if there is none.
-    `participation` is None if the participation schedule is public. Otherwise it is the plan's secret scheme, and
-    `epsilons` are smaller because of the secrecy.
+    The privacy guarantee of a run follows from its event alone. A custom event defines `terms`, `sensitivity` and
+    either `epsilons` or `mus`.
+
+    Attributes:
+        terms: guarantee statement: protected unit, trust model, theorem and assumptions.
+        sensitivity: largest L2 change of one release by the protected unit, divided by the release's relative noise.
+            NaN if there is no such number.
+        participation: None if the participation schedule is public. Otherwise the secret participation scheme.
+            `epsilons` are then smaller because of the secrecy.
     """
 
     terms: Terms
@@ -70,35 +75,36 @@ class Event:
 
     @property
     def proved(self) -> bool:
-        """True if `epsilons` are proved upper bounds, False if they are claims."""
+        """True if `epsilons` are proved upper bounds, False if a source only claims them."""
         return True
 
     @property
     def accounting(self) -> str:
-        """Derivation of ε from the releases, as text."""
+        """Text that says how ε is derived from the releases, for guarantees."""
         return ""
 
     @property
     def cache_key(self) -> tuple[Any, ...] | None:
-        """Key of the cache of noise that meets a target, or None if such noise is fast to compute and needs no cache.
+        """Key under which the noise that meets a target is cached on disk, or None if it is not cached.
 
-        The key holds all values on which `target_ratio` depends, except the noise and the target.
+        Noise that is fast to compute is not cached. The key holds all values on which `target_ratio` depends, except
+        the noise and the target.
         """
         return None
 
     @property
     def mus(self) -> Grouped | None:
-        """Parameter μ of Gaussian differential privacy (GDP) of every machine, or None if none is stated."""
+        """Parameter μ of Gaussian differential privacy (GDP) of every machine, or None if only ε is known."""
         return None
 
     def epsilons(self, delta: float) -> Grouped:
-        """Return rigorous upper bounds on every machine's ε at δ, inf without noise."""
+        """Return an upper bound on every machine's ε at δ, which is inf without noise."""
         if self.mus is None:
             raise Undefined("an event must define epsilons, or mus")
         return self.mus.map(lambda mu: gdp.epsilon(mu, delta))
 
     def epsilon(self, delta: float) -> float:
-        """Return the worst machine's ε at δ."""
+        """Return ε at δ of the least private machine."""
         return self.epsilons(delta).max if self.mus is None else float(gdp.epsilon(self.mus.max, delta))
 
     def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
@@ -107,19 +113,30 @@ class Event:
         Args:
             target: privacy target.
             delta: δ of the target ε, one number or one per machine, or None for the target's δ.
-            only: index of a single machine to evaluate, such as the `worst` of an earlier result, or None for all
-                machines.
+            only: index of a single machine to evaluate, or None for all machines. A search for noise passes the `worst`
+                machine of an earlier result, to save time.
         """
         if self.mus is not None and not np.ndim(target.epsilon):
             return TargetRatio(self.mus.max / target.largest_mu)
         return TargetRatio(float(np.max(self.target_ratios(target))))
 
     def quick_target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
-        """Return an upper bound on `target_ratio` that is fast to compute, or a ratio of inf if there is none."""
+        """Return an upper bound on the ratio of ε or μ to its target (`target_ratio`) that is fast to compute.
+
+        The default is the bound inf, which says nothing.
+
+        Args:
+            target: privacy target.
+            delta: δ of the target ε, one number or one per machine, or None for the target's δ.
+            only: index of a single machine to evaluate, or None for all machines.
+        """
         return TargetRatio(inf)
 
     def target_ratios(self, target: Target) -> np.ndarray:
-        """Return the ratio of every machine's ε to its target ε, float64 [machines]."""
+        """Return the ratio of every machine's ε to its target ε; float64 [machines].
+
+        A machine's target is met if its ratio is at most 1.
+        """
         mus = self.mus
         found = self.epsilons(target.stated_delta) if mus is None else mus.map(lambda mu: _of_mu(mu, target))
         required = target.worst_epsilon if target.mu is not None else np.asarray(target.epsilon, float)
@@ -127,35 +144,39 @@ class Event:
 
     @property
     def mu(self) -> float:
-        """Parameter μ of Gaussian differential privacy of the least private machine, or NaN if none is stated."""
+        """Parameter μ of Gaussian differential privacy of the least private machine, or NaN if not known."""
         return np.nan if self.mus is None else self.mus.max
 
     def for_group(self, size: int, one_machine: bool = False) -> Self:
-        """Return the event for groups, whose ε holds if any `size` protected units change together.
+        """Return the event if groups of protected units change together, instead of single units.
 
-        The ε is computed from the mechanism. The general bound of group privacy, which is looser, is not used.
+        Its ε holds if any `size` units change. It is computed from the mechanism, and is therefore smaller than the
+        general bound of group privacy.
 
         Args:
-            one_machine: True if all units are records of one machine.
+            size: number of units in a group.
+            one_machine: True if all units of a group are records of one machine.
 
         Raises:
-            Refusal: if only the general bound of group privacy is known. Default: always.
+            Refusal: if only the general bound of group privacy is known. This is the default.
         """
         raise Refusal(f"event must be Gaussian with Poisson samples for an exact group, got {type(self).__name__}")
 
     def after(self, ends: np.ndarray, sent: np.ndarray, total: np.ndarray) -> Self:
-        """Return the event of a run that is stopped early, for several numbers of rounds at once.
+        """Return the event of a run that is stopped early, for several stopping times at once.
 
-        The result has `ends · machines` machines. First come the machines of the run that stops after `ends[0]` rounds,
-        then those of the run that stops after `ends[1]` rounds.
+        The result treats every pair of a stopping time and a machine as a machine of its own, so it has `len(ends) ·
+        machines` machines. First come all machines if the run stops after `ends[0]` rounds, then all machines if it
+        stops after `ends[1]` rounds, and so on.
 
         Args:
             ends: numbers of rounds after which the run stops, int [ends].
-            sent: number of these rounds in which each machine takes part, int [ends, machines].
+            sent: number of rounds before each stop in which each machine takes part, int [ends, machines].
             total: number of rounds of the whole run in which each machine takes part, int [machines].
 
         Raises:
-            Refusal: if the noise is correlated over rounds, or the uses of records are counted. Default: always.
+            Refusal: always, unless a subclass defines it. Subclasses raise it, too, if noise is correlated over rounds
+                or if ε depends on how often each record is used.
         """
         raise Refusal(
             f"noise must be independent, or cancelled, for ε over rounds, got {type(self).__name__} of "
@@ -163,7 +184,7 @@ class Event:
         )
 
     def guarantee(self, delta: float) -> PrivacyGuarantee:
-        """Return the privacy guarantee, with ε stated at δ."""
+        """Return the privacy guarantee that follows from the event, with ε stated at δ."""
         epsilons = self.epsilons(delta) if self.mus is None else None
         stated = PrivacyGuarantee(delta, self.terms, self.mus, epsilons, self.accounting, self, proved=self.proved)
         if not stated.private:
@@ -172,42 +193,49 @@ class Event:
         return replace(stated, terms=terms)
 
     def assuming(self, assumption: Assumption) -> Self:
-        """Return a copy of the event with one more assumption."""
+        """Return a copy of the event whose guarantee states one more assumption."""
         return self.restated(replace(self.terms, assumptions=(*self.terms.assumptions, assumption)))
 
     def without(self, assumption: Assumption) -> Self:
-        """Return a copy of the event without an assumption."""
+        """Return a copy of the event whose guarantee leaves out an assumption."""
         kept = tuple(one for one in self.terms.assumptions if one != assumption)
         return self.restated(replace(self.terms, assumptions=kept))
 
     def restated(self, terms: Terms) -> Self:
-        """Return a copy of the event with other `Terms`: unit, trust model, theorem or assumptions."""
+        """Return a copy of the event whose guarantee has other `Terms`, such as another trust model."""
         event = copy(self)
         object.__setattr__(event, "terms", terms)
         return event
 
     def mixture(self, machine: int) -> Mixture | None:
-        """Return the distribution of one release of the machine if records are sampled secretly, otherwise None."""
+        """Return the distribution of one release of a machine if its records are sampled secretly, otherwise None.
+
+        It is a Gaussian mixture: the mean depends on how often a record occurs in the sample.
+        """
         return None
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return the values at δ that a table shows for this event, by column."""
+        """Return the privacy at δ that tables of results show for this event, as numbers by column name."""
         return {"ε (at most)": self.epsilon(delta)}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
-        """Return ε at δ of the least private machine by other accountants, computed independently of `epsilons`."""
+        """Return ε at δ of the least private machine by other accountants, to check `epsilons` independently.
+
+        The default is an empty tuple: no other accountant is known.
+        """
         return ()
 
     def dp_event(self) -> "DpEvent":
         """Return the least private machine's releases as an event of the library dp-accounting.
 
-        Give the accountant the right neighbouring relation:
+        To compute ε, give the accountant of dp-accounting the right neighbouring relation:
 
-        * Only Gaussian mechanisms: ADD_OR_REMOVE_ONE, the accountant's default. A noise multiplier here is the noise
-          divided by the shift from replacing one record. With REPLACE_ONE, the PLD accountant would double that shift.
-        * Samples of a fixed size: REPLACE_ONE.
-        * Poisson samples: the relation of the guarantee. A noise multiplier here is the noise divided by the norm of
-          one record, as the PLD accountant expects.
+        * If all releases are Gaussian mechanisms: ADD_OR_REMOVE_ONE, which is its default. A noise multiplier of the
+          event is the noise divided by the shift from replacing one record. With REPLACE_ONE, the accountant for
+          privacy loss distributions would double this shift.
+        * If records are sampled in samples of fixed size: REPLACE_ONE.
+        * If records are sampled independently (Poisson samples): the relation of the guarantee. A noise multiplier of
+          the event is then the noise divided by the norm of one record's contribution, as the accountant expects.
 
         Raises:
             Refusal: if dp-accounting has no such event.
@@ -221,23 +249,25 @@ def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class GaussianEvent(Event):
-    """Gaussian noise, fixed before the run, on all releases: machine i has μ_i-GDP (Gaussian differential privacy).
+    """Event of a run whose releases are all Gaussian mechanisms, with noise that was fixed before the run.
 
-    `μ_i = sensitivity · exposure_i / noise_std`
+    Machine i is μ_i-GDP (Gaussian differential privacy) with
+
+        μ_i = sensitivity · exposure_i / noise_std
 
     Attributes:
         noise_std: noise standard deviation of a release with relative noise 1. 0 is non-private.
         sensitivity: largest L2 change of a release by one replaced record.
-        exposure: `√Σ_k 1/r_k²` of each machine, over its messages k. The noise of message k has standard deviation r_k
-            times `noise_std`. The exposure is 0 if the machine sends no message.
+        exposure: `√(Σ_k 1/r_k²)` of each machine, over its messages k, if the noise of message k has standard deviation
+            r_k times `noise_std`. The exposure is 0 if the machine sends no message.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        releases: function from a machine to the relative noise of its releases, shape [releases]. If one record changes
-            a release only by a fraction of `sensitivity`, the noise is divided by this fraction. The function serves as
-            an independent check of `exposure`. None counts a single release.
+        releases: function from the index of a machine to the relative noise r of its releases, shape [releases]. If one
+            record changes a release only by a fraction of `sensitivity`, r is divided by this fraction. It is used to
+            check `exposure` independently. None counts all messages as one release.
         claim: privacy claimed by the published rule that set the noise, or None.
         shares: ratio of each machine's target μ to the largest one, shape [machines], or None if all are 1.
-        in_order: True if `releases` are in the order of rounds, and a record that changes the first changes all of
-            them.
+        in_order: True if `releases` are in the order of rounds, and a record that changes the first release changes all
+            of them.
 
     >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
     >>> event.mu, round(event.epsilon(1e-5), 2)
@@ -291,9 +321,10 @@ class GaussianEvent(Event):
 
     @property
     def multipliers(self) -> np.ndarray:
-        """Noise divided by sensitivity for each release of the least private machine; float64 [releases].
+        """Noise multiplier of each release of the least private machine; float64 [releases].
 
-        Noise means its standard deviation. The array is empty if no machine sends a message.
+        It is the standard deviation of the release's noise, divided by the sensitivity. The array is empty if no
+        machine sends a message.
         """
         with np.errstate(divide="ignore"):
             return self.noise_std * self._relative / np.float64(self.sensitivity)
@@ -318,16 +349,18 @@ class GaussianEvent(Event):
         return self.__dict__ | {"releases": releases, "in_order": False}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
-        """Return ε of the least private machine, computed by the library dp-accounting from each of its releases."""
+        """Return ε at δ of the least private machine by the library dp-accounting, to check `epsilons`."""
         return gaussian_results(self.multipliers, delta)
 
     def dp_event(self) -> "DpEvent":
         return gaussian_event(self.multipliers)
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return μ of the least private machine, the median μ of machines that send, and the largest ε, by name.
+        """Return the privacy at δ that tables of results show, as numbers by column name.
 
-        ε is converted from μ in two ways: exactly, and by the papers' looser formula.
+        The columns are μ of Gaussian differential privacy of the least private machine, the median μ of machines that
+        send, and the largest ε. This ε is converted from μ in two ways: exactly, and by a looser formula that papers
+        use.
         """
         worst = self.mu
         return {

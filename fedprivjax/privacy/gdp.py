@@ -40,7 +40,7 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
 def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
     """Return the smallest ε at which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
 
-    The result is exact.
+    The conversion is exact: no smaller ε holds.
 
     Args:
         mu: μ, at least 0. 0 gives 0, inf gives inf.
@@ -63,6 +63,8 @@ def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
 
 def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
     """Return the largest μ for which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
+
+    It is the inverse of `epsilon`.
 
     Args:
         epsilon: ε, at least 0. inf gives inf.
@@ -88,9 +90,9 @@ def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
-    """Return the largest Rényi divergence of order α > 1 under Gaussian differential privacy (GDP) with μ: `α·μ²/2`.
+    """Return the Rényi divergence that Gaussian differential privacy with parameter μ allows at most: `α·μ²/2`.
 
-    Here α is `order`. Reshef & Levy state their theorems in this form and write ρ for μ.
+    Here α > 1 is the `order` of the divergence. Reshef & Levy state their theorems in this form and write ρ for μ.
 
     Source: Mironov 2017, Corollary 3.
 
@@ -104,7 +106,7 @@ def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
 
 
 def zcdp(mu: ArrayLike) -> Any:
-    """Return the parameter of zero-concentrated DP that Gaussian differential privacy with μ implies: `μ²/2`.
+    """Return the parameter of zero-concentrated DP (zCDP) that Gaussian differential privacy with μ implies: `μ²/2`.
 
     Source: Bun & Steinke 2016, Proposition 1.6.
 
@@ -115,9 +117,9 @@ def zcdp(mu: ArrayLike) -> Any:
 
 
 def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
-    """Return ε of Gaussian differential privacy with μ by the papers' formula: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
+    """Convert μ of Gaussian differential privacy to ε at δ by a common formula: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
 
-    The formula follows from Rényi divergences. It is never below the exact `epsilon`.
+    Many papers use this formula, which follows from Rényi divergences. It is never below the exact `epsilon`.
 
     Source: Reshef & Levy 2024 and 2025, section 2.
 

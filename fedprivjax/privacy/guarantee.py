@@ -28,19 +28,22 @@ LARGE_EPSILON = 10.0
 
 @dataclass(frozen=True, eq=False)
 class PrivacyGuarantee:
-    """Privacy guarantee for every machine's data: μ of Gaussian differential privacy (GDP) if proved, or (ε, δ)-DP.
+    """Privacy guarantee of a run: a privacy parameter for every machine, with all that is needed to read it.
+
+    The parameter is μ of Gaussian differential privacy (GDP) if it is known, and ε at δ otherwise.
 
     Attributes:
         delta: δ at which ε is stated, in (0, 1).
-        terms: unit, neighbouring relation, trust model, theorem and assumptions.
-        mus: GDP parameter of each machine, inf if nothing is guaranteed, or None if no GDP parameter is stated.
+        terms: protected unit, neighbouring relation, trust model, theorem and assumptions.
+        mus: GDP parameter of each machine, inf if nothing is guaranteed, or None if only ε is known.
         epsilons: ε of each machine at `delta`, or None if it follows from `mus`.
-        accounting: derivation of ε, as text.
-        event: `Event` of the releases, from which ε at another δ is computed, or None if it is not available.
-        listed: points (ε, δ) of a guarantee that was converted from another, or None.
-        proved: True if the values are proved upper bounds, False if they are claims. Conversions and files keep it.
-        streams: random streams of the run, by which `then` refuses two runs with the same seed. They are neither
-            printed nor saved. A guarantee that was read from a file, or planned without a run, has none.
+        accounting: text that says how ε was derived.
+        event: description of the releases (an `Event`), from which ε at another δ is computed, or None.
+        listed: known points (ε, δ), if the guarantee was converted from another one, or None.
+        proved: True if the values are proved upper bounds, False if a source only claims them. Converted and saved
+            guarantees keep it.
+        streams: random streams of the run, which identify its seed. `then` refuses to compose two runs with the same
+            seed. Streams are neither printed nor saved: a guarantee from a file, or of a planned run, has none.
 
     Raises:
         Refusal: if delta or a parameter is out of range, or if neither `mus` nor `epsilons` is given.
@@ -73,7 +76,7 @@ class PrivacyGuarantee:
 
     @property
     def stated(self) -> Grouped:
-        """μ of every machine if it is stated, otherwise ε, stored as groups of equal machines."""
+        """Privacy parameter of every machine: μ if it is known, otherwise ε. Equal machines are grouped."""
         if self.mus is not None:
             return self.mus
         if self.epsilons is not None:
@@ -82,9 +85,9 @@ class PrivacyGuarantee:
 
     @property
     def per_machine(self) -> np.ndarray:
-        """Each machine's μ if `mus` is given, otherwise its ε at `delta`; float64 [machines], read-only.
+        """Privacy parameter of each machine: μ if it is known, otherwise ε; float64 [machines], read-only.
 
-        `symbol` says which of them it is.
+        `symbol` says which of the two it is.
         """
         return self.stated.each
 
@@ -95,7 +98,7 @@ class PrivacyGuarantee:
 
     @property
     def mu(self) -> float | None:
-        """Parameter μ of Gaussian differential privacy of the least private machine, or None if none is stated."""
+        """Parameter μ of Gaussian differential privacy of the least private machine, or None if only ε is known."""
         return None if self.mus is None else self.mus.max
 
     @cached_property
@@ -105,12 +108,12 @@ class PrivacyGuarantee:
 
     @property
     def private(self) -> bool:
-        """True if every machine's μ, or ε if no μ is stated, is finite."""
+        """True if the privacy parameter (μ if it is known, otherwise ε) of every machine is finite."""
         return isfinite(self.stated.max)
 
     @property
     def large(self) -> bool:
-        """True if ε is above 10, so that it says little. Tables and plots mark such results."""
+        """True if ε is above 10, a guarantee that says little. Tables and plots mark such results."""
         return self.epsilon > LARGE_EPSILON
 
     @property
@@ -135,16 +138,20 @@ class PrivacyGuarantee:
 
     @property
     def paper_epsilon(self) -> float:
-        """ε of `mu` at `delta` by a looser formula of many papers, see `gdp.paper_epsilon`."""
+        """ε at `delta` of the least private machine by a loose formula of papers: `μ²/2 + μ·√(2·ln(1/δ))`."""
         return float(gdp.paper_epsilon(self._gdp(), self.delta))
 
     @property
     def zcdp(self) -> float:
-        """Parameter of zero-concentrated DP of the least private machine, `μ²/2`."""
+        """Parameter of zero-concentrated DP (zCDP) of the least private machine: `μ²/2`."""
         return float(gdp.zcdp(self._gdp()))
 
     def rdp(self, order: float) -> float:
-        """Return a bound on the Rényi divergence of an order above 1, for the least private machine: `order·μ²/2`."""
+        """Return a bound on the Rényi divergence of the given order for the least private machine: `order·μ²/2`.
+
+        Args:
+            order: order of the divergence, above 1.
+        """
         return float(gdp.rdp(self._gdp(), order))
 
     @cached_property
@@ -160,15 +167,16 @@ class PrivacyGuarantee:
         return ListedCurve(self.epsilon, self.delta) if self.event is None else AccountedCurve(self.event.epsilon)
 
     def epsilon_at(self, delta: float) -> float:
-        """Return ε of the least private machine at another δ.
+        """Return ε of the least private machine at the given δ, which may differ from `delta`.
 
         Raises:
-            Refusal: if δ is outside (0, 1), or below `delta` for a guarantee without μ that was read from a file.
+            Refusal: if δ is outside (0, 1). Also if δ is below `delta`, and only ε at `delta` is known, as for some
+                guarantees from files.
         """
         return self.curve.epsilon(delta)
 
     def delta_at(self, epsilon: float) -> float:
-        """Return δ of the least private machine at another ε: exact if μ is stated, otherwise an upper bound."""
+        """Return δ of the least private machine at the given ε: exact if μ is known, otherwise an upper bound."""
         return self.curve.delta(epsilon)
 
     @cached_property
@@ -177,34 +185,41 @@ class PrivacyGuarantee:
         return attack_metrics.advantage(self.curve)
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """Return the largest true-positive rate of a test between neighbouring datasets, at a false-positive rate."""
+        """Return the largest true-positive rate of an attack that tells neighbouring datasets apart.
+
+        Args:
+            false_positive_rate: false-positive rate of the attack.
+        """
         return attack_metrics.true_positive_rate(self.curve, false_positive_rate)
 
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
-        """Return the smallest μ that the guarantee implies for all δ ≥ `floor`, with its regret.
+        """Return the smallest μ of Gaussian differential privacy that the guarantee implies, and its loss.
 
-        It is `mu` if μ of Gaussian differential privacy is stated. The regret says how much is lost by stating only
-        this μ. It is the largest decrease that the statement allows in the false-negative rate of tests between
-        neighbouring datasets, at the same false-positive rate.
+        If the guarantee states μ, this is the result. Otherwise the μ covers the guarantee's (ε, δ) at all δ ≥ `floor`.
+        The result also says how much is lost by stating only μ (`regret`). Consider a test between neighbouring
+        datasets at a fixed false-positive rate. The guarantee and μ each allow it a smallest false-negative rate. The
+        regret is the largest difference of the two.
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 
     def for_group(
         self, size: int, unit: str | None = None, relation: str | None = None, *, exact: bool = False
     ) -> "PrivacyGuarantee":
-        """Return the guarantee for groups of k = `size` units that change together.
+        """Return the guarantee if k = `size` protected units change together, instead of a single one.
 
-        For Gaussian mechanisms (μ becomes kμ) and Poisson samples, ε is computed from the mechanism, at the same δ.
-        Otherwise it follows from group privacy, which is looser: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+        For Gaussian mechanisms (where μ becomes kμ) and Poisson samples, ε is computed from the mechanism, at the same
+        δ. Otherwise it follows from the general bound of group privacy, which is looser: (ε, δ) becomes `(kε, δ·(e^{kε}
+        − 1)/(e^ε − 1))`.
 
         Args:
             size: number k of units in a group. They may be on different machines.
-            unit, relation: those of the result. By default, a group of the guarantee's unit, and its relation.
-            exact: True to raise Refusal instead of using general group privacy.
+            unit: text that names the group in the result. By default "any k of: " and the guarantee's unit.
+            relation: neighbouring relation of the result. By default that of the guarantee.
+            exact: True to raise Refusal instead of using the general bound.
 
         Raises:
-            Refusal: if `exact` and no exact guarantee is known, or the group is so large that δ is not below 1. The
-                message states the largest size that has a bound.
+                Refusal: if `exact` and no exact guarantee is known, or if the group is so large that δ would reach 1.
+                The message states the largest size that has a bound.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
         >>> one.for_group(3).mu
@@ -218,12 +233,14 @@ class PrivacyGuarantee:
         return group_guarantee(self, size, unit, relation or self.relation, exact=exact)
 
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
-        """Return the guarantee for another neighbouring relation. Only "add-or-remove-one" converts, to "replace-one".
+        """Return the guarantee for another neighbouring relation: "replace-one" from "add-or-remove-one".
 
-        Replacing a record is removing one and adding one, so that the result is the guarantee for a group of two units.
+        To replace a record is to remove one and add one. The result is therefore the guarantee for a group of two
+        units.
 
         Raises:
-            Refusal: for any other change. A guarantee for replacing a record does not cover datasets of another size.
+            Refusal: for any other conversion. A guarantee for replacing a record does not cover datasets of another
+                size.
 
         >>> terms = Terms("none", "a theorem", relation=ADD_OR_REMOVE)
         >>> PrivacyGuarantee(1e-6, terms, mus=Grouped.of([1.0])).for_relation(REPLACE_ONE).mu
@@ -248,10 +265,15 @@ class PrivacyGuarantee:
             raise Refusal(f"relation must stay {self.relation!r}: {level} give no bound for {relation!r}") from error
 
     def for_user(self, records: int, *, exact: bool = False) -> "PrivacyGuarantee":
-        """Return the guarantee for a user who holds at most `records` records of one machine, if all of these change.
+        """Return the guarantee for a user with up to `records` records on one machine, if all of them change together.
+
+        Args:
+            records: largest number of records of a user.
+            exact: True to raise Refusal instead of using the general bound of group privacy.
 
         Raises:
-            Refusal: if the guarantee's unit is not one record, or for a reason of `for_group`.
+            Refusal: if the guarantee's unit is not one record, if the bound is not exact although `exact` is set, or if
+                there are so many records that δ would reach 1.
 
         >>> user = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])).for_user(3)
         >>> user.mu, user.unit
@@ -264,32 +286,36 @@ class PrivacyGuarantee:
         return group_guarantee(self, records, unit, self.relation, exact=exact, one_machine=True)
 
     def then(self, other: "PrivacyGuarantee", records: str = SAME, *, delta: float | None = None) -> "PrivacyGuarantee":
-        """Return the guarantee of this run and another one together, such as one that starts from this one's output.
+        """Return the guarantee of two runs together, this one and another, such as one that starts from its output.
 
-        On the same records, two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). Otherwise privacy loss
-        distributions are composed that bound the losses of both runs from above. If a guarantee without μ was read from
-        a file, only one point of it is known. The result is then ε₁ + ε₂ at δ₁ + δ₂. On disjoint records, a record is
-        in one run only, and the larger of the two parameters holds for all (McSherry 2009, Theorem 4).
+        How parameters are composed depends on the records:
 
-        If both runs have the same number of machines, machine k must be the same in both, and μ are composed machine by
-        machine. Else the worst machines are composed. The trust model is the one under which an adversary sees less:
-        the result covers only what it sees in both runs.
+        * Same records: two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). If a μ is not known, privacy
+          loss distributions that bound the losses of both runs are composed. If a guarantee without μ was read from a
+          file, only one (ε, δ) of it is known. The result is then ε₁ + ε₂ at δ₁ + δ₂.
+        * Disjoint records: a record is in one run only, so the larger parameter of the two holds (McSherry 2009,
+          Theorem 4).
 
-        The runs must have different seeds, because equal seeds give equal noise, which the difference of two releases
-        does not contain. Equal seeds are refused. The seeds of a guarantee that was read from a file, or of a planned
-        run, are not known and not compared; those of a sweep's configuration are the `seed` of its dataset. The result
+        If both runs have the same number of machines, machine k must be the same one in both, and μ are composed
+        machine by machine. Otherwise the least private machines of both are composed. If the adversaries differ, the
+        result is for the one who sees less.
+
+        The runs must have different seeds. Equal seeds give equal noise, which cancels in the difference of two
+        releases. Equal seeds are therefore refused. Seeds of a guarantee from a file, or of a planned run, are not
+        known and cannot be compared. The seed of a configuration of a sweep is the `seed` of its dataset. The result
         also assumes that neither the number of runs nor their privacy parameters were chosen by results on the data.
 
         Args:
             other: guarantee of the other run.
-            records: "same", which holds for any two sets of records, or "disjoint", if no record is in both runs and a
-                public rule that ignores the records' values fixes which run may use a record.
-            delta: δ of the result. By default that of both, or δ₁ + δ₂ if records are the same and an ε has one δ.
+            records: "same", which holds for any two sets of records. Or "disjoint", if no record is in both runs, and a
+                public rule that ignores the records' values says which run may use a record.
+            delta: δ of the result. By default the δ of both guarantees, or δ₁ + δ₂ if records are the same and of one
+                guarantee only one (ε, δ) is known.
 
         Raises:
             Refusal: if both runs have the same noise, or one has the other's secret samples or participation; if unit
-                or relation differ, or δ differ and none is given; if neither run's adversary sees all that the other's
-                sees; or if records are disjoint and the unit is not one record.
+                or relation differ; if the two δ differ and `delta` is not given; if neither adversary sees everything
+                that the other one sees; or if records are disjoint and the unit is not one record.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)
@@ -302,9 +328,10 @@ class PrivacyGuarantee:
         return composed_guarantee(self, other, records, delta)
 
     def dp_event(self) -> "DpEvent":
-        """Return the releases as an event of the library dp-accounting, see `Event.dp_event`.
+        """Return the releases of the least private machine as an event of the library dp-accounting.
 
-        For a guarantee without an `event`, the result is one Gaussian mechanism with the stated μ.
+        If the guarantee has no `event` but a known μ, the result is one Gaussian mechanism with this μ. Which
+        neighbouring relation dp-accounting then needs is described at `Event.dp_event`.
 
         Raises:
             Refusal: if dp-accounting has no such event, or if only ε is known.
@@ -318,11 +345,14 @@ class PrivacyGuarantee:
         return GaussianDpEvent(1 / self.mus.max)
 
     def paragraph(self) -> str:
-        """Return a paragraph of text for a paper, see `privacy.paragraph`."""
+        """Return a paragraph of text that states the guarantee with its assumptions, to be used in a paper."""
         return paragraph(self)
 
     def to_json(self) -> str:
-        """Return the guarantee as JSON text, which `from_json` reads. Equal machines are stored as groups."""
+        """Return the guarantee as JSON text, from which `from_json` restores it.
+
+        Machines with equal parameters are stored as one group.
+        """
         grouped = {name: each.as_mapping() for name in ("mus", "epsilons") if (each := getattr(self, name)) is not None}
         stated: dict[str, Any] = {"accounting": self.accounting} if self.accounting else {}
         stated |= {} if self.proved else {"proved": False}
@@ -331,12 +361,13 @@ class PrivacyGuarantee:
 
     @classmethod
     def from_json(cls, text: str) -> "PrivacyGuarantee":
-        """Return the guarantee from the text of `to_json`.
+        """Return the guarantee that `to_json` saved as text.
 
-        For more than 4096 machines, the text does not say which machine has which parameter.
+        If the run had more than 4096 machines, the text has only the number of machines for each parameter, and not
+        which machines they are.
 
         Raises:
-            Refusal: if the text is not one of `to_json`.
+            Refusal: if the text was not written by `to_json`.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0, 2.0]))
         >>> str(PrivacyGuarantee.from_json(one.to_json())) == str(one)
@@ -354,7 +385,7 @@ class PrivacyGuarantee:
 
     @property
     def headline(self) -> str:
-        """Parameters μ, or ε and δ, of the least private machine, as text."""
+        """Parameters of the least private machine as a short text: μ, or ε and δ."""
         return headline(self)
 
     def __str__(self) -> str:

@@ -15,21 +15,23 @@ SLACK = 1e-6  # of a number of messages that is computed in floating point
 
 @dataclass(frozen=True, eq=False)
 class IntegerEvent(Event):
-    """Event of integer messages with independent noise. ε of a machine's messages is composed by Rényi divergences.
+    """Event of a run in which machines send vectors of integers with independent integer noise.
 
-    The guarantee also holds if a server adds messages of b bits modulo 2^b, because this result is a function of their
-    sum.
+    The ε of a machine composes the Rényi divergences of its messages. It also holds for a server that adds the messages
+    modulo 2^b, for messages of b bits, because this result is a function of their sum.
 
     Attributes:
-        distribution: distribution of the noise, a key of `accountants.integer_sums.DISTRIBUTIONS`.
+        distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         noise_std: standard deviation of the noise of one coordinate of a message, in units of the integers. 0 is
             non-private.
-        norms: bounds on the change of a message by the protected unit, in units of the integers.
+        norms: bounds on the L2 and L1 norm by which the protected unit changes a message, in units of the integers, and
+            the number of coordinates.
         messages: number of each machine's messages, int [machines].
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        exposure: `noise_std` divided by the standard deviation of the noise that hides a machine's least hidden message
-            from the adversary; float64 [machines]. None stands for 1. If the adversary only sees the sum of n messages
-            with equal noise, the value is 1/√n.
+        exposure: how little noise hides a machine's messages from the adversary, float64 [machines]: `noise_std`
+            divided by the standard deviation of the noise that hides the machine's least hidden message. If the
+            adversary sees only sums of n messages with equal noise, it is 1/√n. None stands for 1, if each message is
+            seen alone.
 
     >>> terms = Terms("none", "the Skellam mechanism")
     >>> event = IntegerEvent("skellam", 20.0, Norms(10.0, 100.0, 16), np.array([10, 0]), terms)
@@ -75,11 +77,14 @@ class IntegerEvent(Event):
         return {"ε (at most)": each.max, "median ε": median_sender(each, each.values > 0)}
 
     def hidden(self, exposure: np.ndarray, own: np.ndarray, terms: Terms) -> "IntegerEvent":
-        """Return the event against an adversary from whom each machine's messages are hidden by other noise.
+        """Return the event against an adversary who sees only functions of messages, such as their sum.
+
+        Each machine's messages are then hidden also by the noise of other machines.
 
         Args:
-            exposure: 1 divided by the relative noise that hides the least hidden message, float64 [machines].
-            own: relative noise of a machine's own messages, float64 [machines].
-            terms: guarantee statement with this adversary.
+            exposure: `noise_std` divided by the standard deviation of the noise that hides a machine's least hidden
+                message, float64 [machines].
+            own: relative noise that a machine adds to its own messages, float64 [machines].
+            terms: guarantee statement that names this adversary.
         """
         return replace(self, exposure=own * exposure, terms=terms)

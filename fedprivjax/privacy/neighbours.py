@@ -21,14 +21,14 @@ MOST_OBSERVERS = 2000  # machines whose views are computed one by one
 @final
 @dataclass(frozen=True)
 class Neighbours(Adversary):
-    """Another machine as the adversary: it sees its neighbours' messages on a graph, and all broadcasts.
+    """Adversary that is another machine of the run, and sees its neighbours' messages on a graph.
 
-    The adversary knows its own data and seeds, so that its own noise hides nothing from it. The guarantee holds against
-    the machine that sees most.
+    It also sees all broadcasts of a server. It knows its own data and seeds, so its own noise does not hide other
+    machines' messages from it. The guarantee holds against the machine that learns most.
 
     Attributes:
-        graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph, see
-            `Pairwise`. In a file also a table with `kind`.
+        graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph. In an
+            experiment file also a table with `kind`, "torus" or "random".
 
     >>> schedule = Schedule(6, np.array([[0, 1, 2, 3, 4, 5]]))
     >>> sent = SentNoise(np.ones((1, 6)))
@@ -58,13 +58,15 @@ class Neighbours(Adversary):
         return self.graph.nodes or 2
 
     def mus(self, run: Any) -> np.ndarray:
-        """Return μ of each machine's privacy against each other machine, float64 [machines, observing machines].
+        """Return μ of Gaussian differential privacy of each machine against each other machine.
+
+        The result is float64 of shape [machines, observing machines], with 0 on the diagonal.
 
         Args:
-            run: the result of `fedprivjax.ready` for a method with this adversary.
+            run: run with this adversary that is prepared but not started, the result of `fedprivjax.ready`.
 
         Raises:
-            Refusal: if the mechanisms are not Gaussian with known noise, or the run is finished.
+            Refusal: if `run` is not such a run, or if its guarantee does not follow from Gaussian noise in messages.
         """
         if not hasattr(run, "problem"):
             raise Refusal(f"run must be what fpj.ready returns, with its problem and plan, got {called(run)}")
@@ -78,12 +80,17 @@ class Neighbours(Adversary):
         return each * (float(run.event.sensitivity) / run.event.noise_std)
 
     def between(self, sent: SentNoise, schedule: Schedule) -> np.ndarray:
-        """Return the exposure of each machine to each other machine, float64 [machines, observing machines].
+        """Return the exposure of each machine to each other machine; float64 [machines, observing machines].
 
-        Times the sensitivity and divided by `noise_std`, it is the machine's μ against the other machine.
+        The exposure times the sensitivity, divided by `noise_std`, is the machine's μ of Gaussian differential privacy
+        against the observing machine. The diagonal is 0.
+
+        Args:
+            sent: noise of the messages that machines send.
+            schedule: participation schedule: which machines take part in each round.
 
         Raises:
-            Refusal: if there are too many machines.
+            Refusal: if there are more than 2000 machines.
         """
         machines = schedule.machines
         if machines > MOST_OBSERVERS:
@@ -97,13 +104,21 @@ class Neighbours(Adversary):
         return self.between(sent, schedule).max(axis=1)
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the relative noise of one message that would leak as much as all messages of a machine; [1]."""
+        """Return one relative noise that stands for all messages of a machine; float64, shape [1].
+
+        A single message with this noise, as a multiple of `noise_std`, would leak as much to the worst other machine as
+        all messages of the machine together.
+        """
         return 1 / self.exposures(sent, schedule)[[machine]]
 
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray:
-        """Return the slots of the adversary's own messages, in the worst case; bool [rounds, per_round].
+        """Return a mask of the adversary's own messages; bool [rounds, per_round].
 
-        The worst case is the pair of machines of which one is most exposed to the other.
+        The adversary is the machine that learns most about some other machine.
+
+        Args:
+            sent: noise of the messages that machines send, or None for equal noise.
+            schedule: participation schedule: which machines take part in each round.
         """
         equal = SentNoise(np.ones(schedule.participants.shape))
         each = self.between(equal if sent is None else sent, schedule)

@@ -51,19 +51,24 @@ class PaperMoments:
 def noise_std(
     rule: str, releases: SampledReleases, *, lipschitz: float, epsilon: float, acknowledged: bool = False
 ) -> float:
-    """Return σ per coordinate of one machine's message for a target ε at the releases' δ, or 0 if ε is infinite.
+    """Return the noise σ that a rule prescribes for a target ε: the standard deviation per coordinate of a message.
+
+    A machine with n records sends in each of R rounds the mean of K bounded gradients, with Gaussian noise. The rules
+    are "accountant" (the smallest noise by exact accounting), "advanced" (a theorem, valid but conservative) and
+    "paper_moments" (a formula whose claimed ε is invalid). The result is 0 if ε is infinite.
 
     Args:
-        rule: a key of `NOISE_RULES`.
-        releases: in one pass (`Disjoint`) each record is in one message only, and "advanced" is
-            `σ² = 32·L²·ln(1.25/δ)/(εK)²`. If whole messages are clipped, a record moves the mean by up to 2C, as if L
-            were C times the message's number of records. "paper_moments" keeps the formula of the experiments.
-        lipschitz: L, or the norm C to which whole messages are clipped.
+        rule: name of the rule, a key of `NOISE_RULES`.
+        releases: how the records are sampled: n, K, R, δ and the sampler. If each record is in one message only (one
+            pass), the rule "advanced" is `σ² = 32·L²·ln(1.25/δ)/(εK)²`. If whole messages are clipped to norm C, one
+            record can move a message by 2C, as if L were C times the number of records of the message. "paper_moments"
+            keeps its formula in both cases.
+        lipschitz: L, bound on the norm of a gradient, or the norm C to which whole messages are clipped.
         epsilon: target ε.
         acknowledged: True to accept that the ε claimed by "paper_moments" is invalid.
 
     Raises:
-        ValueError: if the target or the batch is outside the rule's theorem.
+        ValueError: if ε or K is outside the range for which the rule's theorem holds.
 
     Source: Lowy & Razaviyayn 2023, Theorems 2.1 and 2.3, and section 3.
 

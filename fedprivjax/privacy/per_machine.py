@@ -19,9 +19,10 @@ class Grouped:
     """One number per machine, stored once for every group of machines that have the same number.
 
     Attributes:
-        values: the number that a group's machines have, float64 [groups].
-        counts: number of machines in each group, int [groups].
-        group: index of each machine's group, int [machines], or None if it was not saved.
+        values: number of each group, float64 [groups].
+        counts: how many machines each group has, int [groups].
+        group: index of each machine's group, int [machines], or None if the file from which this was read does not have
+            it.
 
     >>> Grouped.of([2.0, 1.0, 2.0]).counts.tolist()
     [1, 2]
@@ -38,7 +39,7 @@ class Grouped:
 
     @classmethod
     def of(cls, each) -> "Grouped":
-        """Return the groups of machines with equal numbers in an array of shape [machines]."""
+        """Return one group for all machines that have the same number in an array of shape [machines]."""
         each = np.asarray(each, float)
         if each.size and (each == each[0]).all():
             return cls(each[:1].copy(), np.array([each.size]), np.zeros(each.size, np.int32))
@@ -47,7 +48,7 @@ class Grouped:
 
     @property
     def machines(self) -> int:
-        """Number of machines."""
+        """Number of machines in all groups together."""
         return int(self.counts.sum())
 
     @cached_property
@@ -76,25 +77,32 @@ class Grouped:
 
     @property
     def median(self) -> float:
-        """Median of the numbers, over machines."""
+        """Median over machines of their numbers."""
         order = np.argsort(self.values)
         upto = np.cumsum(self.counts[order])
         places = np.array([(upto[-1] - 1) // 2, upto[-1] // 2])
         return float(self.values[order][np.searchsorted(upto, places, side="right")].mean())
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Grouped":
-        """Return the same groups, with a function applied to their numbers."""
+        """Return the same groups with other numbers: a function applied to each group's number."""
         return replace(self, values=np.asarray(function(self.values), float))
 
     def as_mapping(self) -> dict[str, list]:
-        """Return the groups as JSON values. Above 4096 machines (`LISTED`), the group of each machine is left out."""
+        """Return the groups as a mapping that JSON can store.
+
+        Above 4096 machines it does not say which machine is in which group.
+        """
         listed = self.group is not None and self.values.size > 1 and self.machines <= LISTED
         group = {"group": np.asarray(self.group).tolist()} if listed else {}
         return {"values": self.values.tolist(), "counts": self.counts.tolist(), **group}
 
     @classmethod
     def from_mapping(cls, mapping) -> "Grouped":
-        """Return the groups from the result of `as_mapping`. Raise ValueError if it is inconsistent."""
+        """Return the groups that `as_mapping` saved.
+
+        Raises:
+            ValueError: if the mapping is inconsistent, such as a group index for too few machines.
+        """
         group = np.array(mapping["group"], np.int32) if "group" in mapping else None
         found = cls(np.array(mapping["values"], float), np.array(mapping["counts"], int), group)
         if found.values.shape != found.counts.shape or found.values.ndim != 1 or not found.counts.size:

@@ -61,10 +61,11 @@ def _log_cumulative(count: int, odds: float) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class PureEvent(Event):
-    """Event of messages that each have pure differential privacy (δ = 0), with the same ε₀ = 1/`noise_std`.
+    """Event of a run in which every message has pure differential privacy (δ = 0) with the same ε₀.
 
     Attributes:
-        noise_std: 1/ε₀, which is the scale of Laplace noise on a number of sensitivity 1. The value 0 is non-private.
+        noise_std: 1/ε₀. For Laplace noise on a number of sensitivity 1, it is the scale of the noise. The value 0 is
+            non-private.
         messages: number of messages that each machine sends.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
 
@@ -85,7 +86,7 @@ class PureEvent(Event):
 
     @property
     def level(self) -> float:
-        """ε₀ of one message, inf without noise."""
+        """ε₀ of one message, which is 1/`noise_std`, or inf without noise."""
         return 1 / self.noise_std if self.noise_std else inf
 
     @property
@@ -99,7 +100,10 @@ class PureEvent(Event):
         return self.messages.map(of_counts)
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
-        """Return ε of the least private machine by dp-accounting, for its messages as randomised responses."""
+        """Return ε at δ of the least private machine by the library dp-accounting, to check `epsilons`.
+
+        Each message counts as one randomised response, the worst mechanism with pure differential privacy.
+        """
         from dp_accounting.pld.privacy_loss_distribution import from_randomized_response
 
         if not self.noise_std or not self.messages.max:
@@ -109,9 +113,10 @@ class PureEvent(Event):
         return (AccountantResult("dp-accounting PLD", float(epsilon), UPPER),)
 
     def dp_event(self) -> "DpEvent":
-        """Return the least private machine's messages as randomised responses of the library dp-accounting.
+        """Return the least private machine's messages as an event of the library dp-accounting.
 
-        They are listed one by one, because dp-accounting counts a self-composed randomised response only once.
+        Each message counts as a randomised response, the worst mechanism with a given pure ε₀. The responses are listed
+        one by one, because dp-accounting counts a self-composed randomised response only once.
         """
         from dp_accounting import ComposedDpEvent, RandomizedResponseDpEvent
 

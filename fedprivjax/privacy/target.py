@@ -72,7 +72,7 @@ class TargetRatio(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """A privacy target: exactly one of `mu`, `epsilon` and `noise_std`.
+    """Privacy that a run must reach, given as exactly one of `mu`, `epsilon` and `noise_std`.
 
     Attributes:
         mu: parameter μ of Gaussian differential privacy (GDP). inf is non-private.
@@ -109,18 +109,18 @@ class Target:
 
     @property
     def non_private(self) -> bool:
-        """True if the target requires no noise."""
+        """True if the target is met without noise: an infinite μ or ε for all machines, or `noise_std` 0."""
         unlimited = self.epsilon is not None and bool(np.isinf(self.epsilon).all())
         return self.mu == inf or self.noise_std == 0 or unlimited
 
     @property
     def cache_key(self) -> tuple[Any, ...]:
-        """Values that identify the target, for the key of a cache of computed noise."""
+        """Values that identify the target, in the key under which the noise that meets it is cached on disk."""
         return self.mu, np.asarray(self.epsilon, float), self.noise_std, self.delta
 
     @property
     def given_noise(self) -> float | None:
-        """Noise standard deviation if it is given, 0 if the target is non-private, otherwise None.
+        """Noise standard deviation if the target fixes it, 0 if the target is non-private, otherwise None.
 
         >>> Target(noise_std=2.0).given_noise, Target(mu=inf).given_noise, Target(mu=1.0).given_noise
         (2.0, 0.0, None)
@@ -155,10 +155,13 @@ class Target:
         return epsilon if self.delta is None else f"{epsilon} at δ = {self.delta:g}"
 
     def shared(self, ratios: Sequence[float] | None) -> "Target":
-        """Return the target with one ε per machine, in proportion to `ratios`. The largest ε is unchanged.
+        """Return the target with a separate ε for each machine, in proportion to `ratios`.
+
+        The largest of these ε is the target's ε. The target itself is returned if `ratios` is None, or if it already
+        has an ε for each machine.
 
         Raises:
-            Refusal: if the target is a noise, from which no ε follows.
+            Refusal: if the target is a noise standard deviation, from which no ε follows.
 
         >>> Target(epsilon=4.0, delta=1e-5).shared((1.0, 2.0)).epsilon
         (2.0, 4.0)
@@ -175,9 +178,9 @@ class Target:
         return replace(self, mu=None, epsilon=each)
 
     def require_one(self) -> None:
-        """Raise Refusal if there is one ε per machine.
+        """Raise Refusal if the target has a separate ε for each machine.
 
-        Methods call this that take a single ε, and the machines' ratios as `relative_privacy`.
+        Methods call this if they take one ε and set machines of unequal privacy by their setting `relative_privacy`.
         """
         if np.ndim(self.epsilon):
             several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)
@@ -187,10 +190,10 @@ class Target:
 
     @property
     def stated_delta(self) -> float:
-        """δ of the target, which must be given.
+        """δ of the target.
 
         Raises:
-            Refusal: if it is not given.
+            Refusal: if the target has no δ.
         """
         if self.delta is None:
             raise Refusal("delta must be given with epsilon")

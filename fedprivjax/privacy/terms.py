@@ -81,12 +81,13 @@ SENTENCES = {
 
 @dataclass(frozen=True)
 class Assumption:
-    """One assumption of a guarantee, as a name and values. Printed as a sentence.
+    """One assumption of a guarantee, which prints as a sentence.
 
     Attributes:
-        name: a key of `SENTENCES`. "stated" takes a custom `text`.
-        values: values in the sentence, by name.
-        runs: numbers of the composed runs that it is about, from 1, or empty for all of them.
+        name: name of the sentence, a key of `SENTENCES`, such as "clipped gradients". "stated" takes any `text`.
+        values: numbers and texts that are inserted in the sentence, by name.
+        runs: numbers, from 1, of the runs that the assumption is about, if several runs are composed. Empty for all of
+            them.
 
     >>> print(Assumption("clipped gradients", {"bound": 0.5}))
     each gradient is clipped to norm 0.5
@@ -107,7 +108,7 @@ class Assumption:
         return runs + SENTENCES[self.name].format(**{name: _text(name, value) for name, value in self.values.items()})
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return the assumption as JSON values."""
+        """Return the assumption as a mapping that JSON can store: its name, values and runs."""
         return {"name": self.name, "values": self.values, **({"runs": list(self.runs)} if self.runs else {})}
 
 
@@ -132,17 +133,17 @@ def lipschitz_values(problem) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a guarantee states besides its numbers: protected unit, relation, trust model, theorem and assumptions.
+    """Everything that a guarantee states besides its numbers, such as the protected unit and the trust model.
 
     Attributes:
-        trust: trust model, a key of `TRUST`.
+        trust: trust model: "none" (no trusted server), "shuffler", "pan-private" or "server".
         theorem: theorem that proves the guarantee, with its source.
         assumptions: assumptions of the guarantee.
-        unit: protected unit, by which neighbouring datasets differ.
-        relation: neighbouring relation, a key of `RELATIONS`: whether a unit is replaced, or added or removed.
-        composed: theorem of each run, in order, if several runs are composed, or empty.
-        adversary: name of the adversary with its settings, or empty for the default adversary of the trust model.
-        sees: what this adversary sees, as text.
+        unit: protected unit, in which neighbouring datasets differ, such as "one record of one machine".
+        relation: neighbouring relation: "replace-one", or "add-or-remove-one", for the unit.
+        composed: theorem of each run, in order, if several runs are composed; otherwise empty.
+        adversary: name of the adversary with its settings; empty for the default adversary of the trust model.
+        sees: text that says what this adversary sees.
 
     >>> Terms(trust="server", theorem="Gaussian mechanism").unit
     'one record of one machine'
@@ -165,12 +166,12 @@ class Terms:
 
     @property
     def covers(self) -> str:
-        """What the adversary sees, as text."""
+        """Text that says what the adversary sees, against which the guarantee holds."""
         return self.sees or TRUST[self.trust]
 
     @property
     def against(self) -> str:
-        """Trust model as text, followed by the adversary if this is not the default one of the trust model.
+        """Trust model as text, followed by the adversary unless it is the default one of this trust model.
 
         >>> Terms("none", "a theorem", adversary="secure-sum", sees="sums").against
         'none, against secure-sum'
@@ -179,9 +180,9 @@ class Terms:
 
     @property
     def stated_relation(self) -> str:
-        """Neighbouring relation as text, with "(zero-out)" if whole machines are added or removed.
+        """Neighbouring relation as text. It ends in "(zero-out)" if whole machines are added or removed.
 
-        The number of machines is public in this case: a removed machine is replaced by zeros.
+        In this case the number of machines is public: a removed machine still counts, with messages of zeros.
 
         >>> Terms("server", "a theorem", unit=MACHINE, relation=ADD_OR_REMOVE).stated_relation
         'add-or-remove-one (zero-out)'
@@ -190,30 +191,33 @@ class Terms:
 
     @property
     def zeroes(self) -> bool:
-        """True if neighbouring datasets add or remove machines, although the number of machines is public.
+        """True if neighbouring datasets add or remove whole machines, and yet the number of machines is public.
 
-        A machine that is left out then counts with zeros in the sums.
+        A removed machine still counts, with messages of zeros.
         """
         return self.unit.endswith(MACHINE) and self.relation == ADD_OR_REMOVE
 
     @property
     def same_sizes(self) -> bool:
-        """True if all neighbouring datasets have the same machines with the same numbers of records."""
+        """True if any two neighbouring datasets have the same machines, each with the same number of records."""
         return self.unit.endswith(RECORD) and self.relation == REPLACE_ONE
 
     @property
     def hides_sizes(self) -> bool:
-        """True if neighbouring datasets differ in their numbers of records, and these are not assumed to be public."""
+        """True if the guarantee hides machines' numbers of records: neighbouring datasets may differ in them.
+
+        It is False if an assumption says that these numbers are public.
+        """
         return not self.same_sizes and not any(one.name == "public sizes" for one in self.assumptions)
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return the terms as JSON values."""
+        """Return the terms as a mapping that JSON can store."""
         stated = {name: value for name, value in vars(self).items() if value or name not in OPTIONAL}
         return {**stated, "assumptions": [one.as_mapping() for one in self.assumptions]}
 
     @classmethod
     def from_mapping(cls, mapping) -> "Terms":
-        """Return the terms from the result of `as_mapping`."""
+        """Return the terms that `as_mapping` saved."""
         assumptions = tuple(Assumption(**one) for one in mapping["assumptions"])
         _ = [str(one) for one in assumptions]  # raises unless the values fit the sentence
         return cls(**{**mapping, "assumptions": assumptions})

@@ -61,14 +61,15 @@ class SentNoise(NamedTuple):
     Attributes:
         variances: noise variance of one coordinate of each message, divided by `noise_std` squared; float64 [rounds,
             per_round].
-        once: True if only a machine's least hidden message counts, because the protected unit changes one message of
-            the run, or the event itself composes messages. False if the unit changes all messages of its machine.
-        covariance: function that returns the covariance of one coordinate of the noise of a round's n messages, [n, n],
-            or None for independent noise. Its arguments are the machine of each message, int [n], and a mask, bool [n],
-            of messages that are sent and whose seeds the adversary does not know. Only rows and columns of these
-            messages are read.
-        cancels: True if noise that machines share cancels in sums. The noise variance of the sum of any messages under
-            the mask is then the sum of their `variances`.
+        once: how losses of a machine's messages compose. True if only the message with the least noise counts, because
+            the protected unit changes one message of the run (or the event itself composes messages). False if they add
+            up, because the unit changes all messages of its machine.
+        covariance: None if the noise of different messages is independent. Otherwise a function that returns the
+            covariance of one coordinate of the noise of a round's n messages, [n, n]. Its arguments are the machine of
+            each message, int [n], and a mask, bool [n]. The mask is True for messages that are sent and whose seeds the
+            adversary does not know. Only rows and columns of these messages are used.
+        cancels: True if noise that machines share cancels in sums. The noise variance of a sum of messages is then the
+            sum of their `variances`, if the adversary does not know their seeds.
     """
 
     variances: np.ndarray
@@ -77,12 +78,14 @@ class SentNoise(NamedTuple):
     cancels: bool = False
 
     def between(self, machines: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-        """Return the covariance of the noise of a round's messages, [n, n].
-
-        Raise Refusal if it is not a finite symmetric matrix for the hidden messages.
+        """Return the covariance of one coordinate of the noise of a round's n messages; float64 [n, n].
 
         Args:
-            hidden: slots that send, and whose seeds are not known, bool [n].
+            machines: index of the machine of each message, int [n].
+            hidden: True for messages that are sent and whose seeds the adversary does not know, bool [n].
+
+        Raises:
+            Refusal: if the result is not a finite symmetric matrix for the hidden messages.
         """
         assert self.covariance is not None
         stated, n = np.asarray(self.covariance(machines, hidden), float), hidden.size
@@ -98,7 +101,11 @@ class SentNoise(NamedTuple):
         return stated
 
     def check(self, slots: tuple[int, ...]) -> None:
-        """Raise Refusal unless there is one valid variance for each message of a schedule, [rounds, per_round]."""
+        """Raise Refusal unless `variances` has one finite number, at least 0, for each message of a schedule.
+
+        Args:
+            slots: required shape, (rounds, per_round).
+        """
         variances = np.asarray(self.variances)
         if variances.shape != slots or not np.all((variances >= 0) & np.isfinite(variances)):
             raise Refusal(
@@ -126,12 +133,13 @@ def squares_of(
 def squares(matrix: np.ndarray | None, covariance: np.ndarray) -> np.ndarray:
     """Return how exposed each of n messages is to an adversary who sees linear functions of them; float64 [n].
 
-    For message j it is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj` with A = `matrix` and K = `covariance`, or inf if no noise hides the
-    message. Its square root, times the sensitivity and divided by `noise_std`, is μ of the message's machine.
+    For message j the result is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj` with A = `matrix`, K = `covariance` and the pseudoinverse ⁺. It is
+    inf if no noise hides the message. Its square root, times the sensitivity and divided by `noise_std`, is μ of
+    Gaussian differential privacy of the message.
 
     Args:
-        matrix: A, coefficients of the functions, float64 [functions, n]. None is the identity.
-        covariance: K, covariance of the messages' noise in units of `noise_std`, float64 [n, n], positive semidefinite.
+        matrix: A, coefficients of the functions, float64 [functions, n]. None is the identity: every message is seen.
+        covariance: K, covariance of the messages' noise divided by `noise_std`², float64 [n, n], positive semidefinite.
 
     >>> squares(np.ones((1, 4)), np.eye(4))
     array([0.25, 0.25, 0.25, 0.25])

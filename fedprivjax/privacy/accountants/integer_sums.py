@@ -41,15 +41,15 @@ class Norms(NamedTuple):
 
 
 def rounded_norm(norm: Any, beta: float, dimension: int) -> Any:
-    """Return a bound on the L2 norm of a vector after its coordinates are rounded to integers at random.
+    """Return a bound on the L2 norm of a vector after each coordinate was randomly rounded to an integer.
 
-    For a vector of norm at most c = `norm` and D = `dimension` coordinates, a random rounding exceeds the bound with
-    probability at most β = `beta`. The bound is `min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))`, Theorem 1 of
-    Kairouz, Liu & Steinke 2021.
+    The vector has D = `dimension` coordinates and a norm of at most c = `norm`. A coordinate is rounded up or down at
+    random, with the right mean. The norm then exceeds the bound with probability at most β = `beta`. The bound is
+    `min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))`, Theorem 1 of Kairouz, Liu & Steinke 2021.
 
     Args:
-        norm: c, bound on the L2 norm of the vector, in units in which the integers are spaced by 1; may be traced.
-        beta: β in [0, 1). 0 gives a bound that no rounding exceeds.
+        norm: c, bound on the L2 norm before rounding, if the integers are 1 apart; may be traced.
+        beta: β in [0, 1). 0 gives the bound c + √D, which is never exceeded.
         dimension: D, number of coordinates.
 
     >>> rounded_norm(10.0, 0.0, 16), round(rounded_norm(10.0, BETA, 16), 3)
@@ -152,11 +152,13 @@ DISTRIBUTIONS = {
 def integer_epsilon(
     distribution: str, norms: Norms, variance: float, senders: int, releases: int, delta: float
 ) -> float:
-    """Return ε at δ of several released sums of noisy integer messages, or inf without noise.
+    """Return ε at δ if several sums of noisy integer messages are released, or inf if there is no noise.
+
+    Each sender adds independent noise to its message, and only sums of messages are seen.
 
     Args:
-        distribution: distribution of the noise, a key of `DISTRIBUTIONS`.
-        norms: bounds on the change of a sum by the protected unit.
+        distribution: distribution of a message's noise, "skellam" or "discrete-gaussian".
+        norms: bounds on the L2 and L1 norm by which the protected unit changes a sum, and the number of coordinates.
         variance: noise variance of one coordinate of a message.
         senders: number of messages in a sum.
         releases: number of sums.

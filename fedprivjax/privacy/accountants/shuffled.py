@@ -102,15 +102,16 @@ def round_profile(noise_multiplier: float, machines: int, least: float) -> tuple
 
 
 def shuffling(epsilon: float, failure: float, per_round: int, records: int = 1) -> float:
-    """Return ε₁ of a round's shuffled messages, each (ε₀, ·)-DP on its own, or inf if the theorem does not apply.
+    """Return ε₁ of a round's messages behind a shuffler, each of which alone is (ε₀, δ₀)-DP; inf if unknown.
 
-    It applies for `nε₀ ≤ ln(M/(16·ln(2/δ')))`, where n is the number of records that one message depends on.
+    This is the closed form of a theorem. It applies if `n·ε₀ ≤ ln(M/(16·ln(2/δ')))`. Otherwise the result is inf. The δ
+    of the shuffled messages is δ' plus a term from δ₀, which the theorem adds.
 
     Args:
-        epsilon: ε₀.
-        failure: δ'.
-        per_round: M, number of messages.
-        records: n.
+        epsilon: ε₀, privacy of one message.
+        failure: δ', part of the result's δ.
+        per_round: M, number of messages of the round.
+        records: n, number of records that one message depends on.
 
     Source: Feldman, McMillan & Talwar 2021, Theorem 3.8.
 

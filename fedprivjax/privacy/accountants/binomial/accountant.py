@@ -132,18 +132,18 @@ def _least(tails: Tails, ratio: Callable[[int], float], delta: float, places: ra
 
 @dataclass(frozen=True)
 class BinomialSums(RecordAccountant):
-    """Accountant of shuffled sums: users round a vector to integers and send it in bits, together with random bits.
+    """Accountant of private sums over users behind a shuffler, who send their vectors as single bits.
 
-    The random bits are binomial noise in the sum. A "ratio" is the standard deviation of this noise, divided by the
-    largest shift of a sum by one record. The arguments `records` and `batch` have no effect, because a user has one
-    record.
+    A user rounds each coordinate of a vector to an integer, sends the integer as bits, and adds random bits to them.
+    The server sees only the sum of all bits. The random bits are binomial noise in this sum. Methods of this class take
+    a "ratio": the standard deviation of one user's noise, divided by the largest change of the sum if one record is
+    replaced. Their arguments `records` and `batch` have no effect, because a user has one record.
 
     Attributes:
         users: number n of users in one sum who follow the protocol.
-        dimension: number d of coordinates.
-        levels: number g of levels to which a coordinate is rounded.
-        rounding: "averaged", "coupled" or "independent", the bound on the effect of random rounding
-            (`binomial.vector`).
+        dimension: number d of coordinates of a vector.
+        levels: number g of steps into which the range of a coordinate is divided, for rounding.
+        rounding: "averaged", "coupled" or "independent": how the effect of random rounding on privacy is bounded.
         accounting: "exact" for a proved ε. "gaussian-limit" for the ε of Gaussian noise with the same variance, which
             is not proved. "paper" for the paper's claim, composed by its own rule. If the standard deviation of the
             noise is above g, "gaussian-limit" differs by about one percent from the exact ε of a change in a single
@@ -167,14 +167,23 @@ class BinomialSums(RecordAccountant):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
     def accounted(self, ratio: float) -> float:
-        """Return the ratio unchanged. The other functions round it to a whole number of bits."""
+        """Return the ratio of noise to sensitivity for which privacy is accounted: the given ratio.
+
+        Other methods of this class round the noise to a whole number of bits.
+        """
         return ratio
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
-        """Return ε at δ after `releases` sums, or inf if the noise has too few different values.
+        """Return ε at δ after `releases` sums, or inf if the noise has too few values for a finite ε.
 
-        `ratio` is the standard deviation of the noise, divided by the largest shift of a sum by one record. The ε holds
-        for the bits that `BitMean` sends for this ratio.
+        The ε holds for the number of random bits that the method `BitMean` uses for this ratio.
+
+        Args:
+            ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
+                replaced.
+            records, batch: not used.
+            releases: number of released sums.
+            delta: δ in (0, 1).
         """
         if not ratio >= 0:
             raise Refusal(f"ratio must be at least 0, got {ratio}")
@@ -190,7 +199,15 @@ class BinomialSums(RecordAccountant):
         return paper.composed_epsilon(paper.claimed_vector(message, self.users, self.dimension, part), delta, releases)
 
     def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
-        """Return the smallest ratio of noise to shift whose ε is at most a given `epsilon`.
+        """Return the smallest noise whose ε is at most `epsilon`, as a ratio to the sensitivity.
+
+        It is the standard deviation of one user's noise, divided by the largest change of the sum if one record is
+        replaced.
+
+        Args:
+            epsilon: target ε.
+            releases: number of released sums.
+            delta: δ in (0, 1).
 
         >>> sums = BinomialSums(users=1000, dimension=10, levels=64)
         >>> 0.9999 < sums.epsilon(sums.ratio(1.0, 1, delta=1e-6), 1, 1, 1, delta=1e-6) <= 1
@@ -209,7 +226,11 @@ class BinomialSums(RecordAccountant):
         return search_min_noise(epsilon_of, epsilon, widened * sqrt(releases / self.users) / gdp.mu(epsilon, delta))
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """Return two columns of a table: ε, and ε of Gaussian noise of the same variance on a sum without rounding."""
+        """Return two columns of a table: the ε of this accountant, and the ε that a trusted server could reach.
+
+        The second ε is for Gaussian noise of the same variance, which a trusted server adds to the sum without
+        rounding.
+        """
         ours = self.epsilon(ratio, records, batch, releases, delta=delta)
         mu = inf if ratio == 0 else sqrt(releases / self.users) / accounted(ratio)
         return dict(zip(self.columns, (ours, float(gdp.epsilon(mu, delta))), strict=True))
@@ -221,16 +242,24 @@ class BinomialSums(RecordAccountant):
 
     @property
     def derivation(self) -> str:
-        """Derivation of ε from the noise, as text."""
+        """Text that says how ε is derived from the noise, for guarantees."""
         return DERIVATIONS[self.accounting]
 
     def accountant_results(
         self, ratio: float, records: int, batch: int, releases: int, *, delta: float
     ) -> tuple[AccountantResult, ...]:
-        """Return a lower bound on ε, and the exact ε if `accounting` is another one.
+        """Return a lower bound on ε at δ, and the proved ε if `accounting` is not "exact".
 
-        The lower bound is for a record that changes from one end of the range to the other in one coordinate. It
-        follows from exact tail probabilities of all sums added up. For one coordinate released once, it is ε itself.
+        The results check `epsilon`. The lower bound is the exact ε of one possible change: a record that moves from one
+        end of the range to the other in one coordinate. It is computed from binomial tail probabilities of the total of
+        all released sums. For vectors of one coordinate that are released once, it is ε itself.
+
+        Args:
+            ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
+                replaced.
+            records, batch: not used.
+            releases: number of released sums.
+            delta: δ in (0, 1).
         """
         if ratio in (0.0, inf):
             return ()

@@ -45,13 +45,17 @@ class Bits(NamedTuple):
 
 
 def bits(ratio: float, levels: int) -> Bits:
-    """Return the message with the fewest trials whose noise has standard deviation `s = ratio·levels`, in levels.
+    """Return the parameters of a user's message with the fewest random bits whose noise has standard deviation s.
 
-        trials = ⌈4s²⌉,   probability = (1 − √(1 − 4s²/trials))/2,   so trials·p·(1−p) = s²
+    A user sends a number as bits and adds q random bits, each of which is 1 with probability p. The standard deviation
+    is s = `ratio`·`levels`, in units of one bit. Then
+
+        q = ⌈4s²⌉,   p = (1 − √(1 − 4s²/q))/2,   so q·p·(1−p) = s²
 
     Args:
-        ratio: a user's noise divided by the shift of the sum from replacing one record; positive.
-        levels: the shift in levels, at least 1.
+        ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
+            replaced; positive.
+        levels: this largest change in bits, at least 1.
 
     Source: derived for this implementation.
 
