@@ -76,7 +76,7 @@ class IntegerSums(WorkPrivacy):
         bits: b, number of bits of a coordinate, from 2 to 24.
         scale: s, factor from units of the update to integers. By default (None), it is as large as possible while k
             standard deviations of a coordinate of the sum fit in the range of b bits, with k = `deviations`.
-        deviations: k, used for the default scale only.
+        deviations: k, number of standard deviations that determines the default scale.
         beta: β in [0, 1). Rounding may increase the norm of an update. The noise is calibrated to a bound on the norm
             after rounding, and a rounding that exceeds the bound is repeated. The bound is such that this has
             probability at most β. A larger β gives a smaller bound and less noise, but more bias from repetitions.

@@ -212,29 +212,50 @@ def _variance(protocol: Any, problem: Problem, size: Size, cohort: float, given:
 class AcceleratedMinibatchSGD(RecordSettings, Protocol):
     """Accelerated noisy minibatch SGD (AC-SA), which protects records of each machine without a trusted server.
 
-    Machines send noisy mean gradients of samples of their records, as in `NoisyMinibatchSGD`. The server takes
-    accelerated steps along their mean (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2). The sampler "disjoint"
-    gives the form of one pass over the records.
+    In each round, machines send noisy mean gradients over samples of their own records. The server takes accelerated
+    steps along the mean of these messages (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2). With the sampler
+    "disjoint", every record is used once.
+
+    A run has one or several *stages*. Each stage starts at the output of the previous stage and restarts the
+    acceleration.
 
     Attributes:
-        epsilon, noise_std, step_scale, clip, batch, sampler, rate, relation, noise_rule, delta, relative_privacy: as in
-            `NoisyMinibatchSGD`.
-        step_size: 1/v, for which round r of a stage, counted from 1, takes a step of r/(2v). None is the theory's value
-            in each stage. If a clip is below the Lipschitz constant, and neither `strong_convexity` nor `variance` is
-            given, None is a rule of thumb: noise may move the output as far as in `NoisySGD` (no theorem is claimed).
-        form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with w_0 the start.
-            "multistage" has stages that each halve the excess loss of a strongly convex loss.
+        epsilon: target ε of every machine at the run's δ, or a list with one ε for each machine; inf is non-private.
+        noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
+            (instead of `epsilon`).
+        step_size: 1/v. Round r of a stage, counted from 1, takes a step of size r/(2v). The default None is the value
+            of the theory in each stage. It is a rule of thumb without a theorem if the clip is below the Lipschitz
+            constant and neither `strong_convexity` nor `variance` is given: noise may then move the output as far as it
+            does in `NoisySGD`.
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
+            relies on the Lipschitz constant that the problem states.
+        batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
+        sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
+            its batch.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
+            divided by K. Default: K divided by the machine's number of records.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
+            "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
+        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
+        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
+            1/n_i² for a machine with n_i records.
+        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
+            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with the initial
+            parameters w_0. "multistage" has stages that each halve the excess loss of a strongly convex loss.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
-        regularisation: λ of the form "regularised". None is the theory's, `factor·V/(D√R)`, with V² the `variance`, R
-            rounds, and distance D from the start to the optimum.
-        factor: factor in that λ: 1/2 in the paper's theorem, 1 in its lemma.
-        gap: bound on the initial excess loss, for "multistage". None is the Lipschitz constant times D.
-        variance: V², bound on the mean squared error of a round's gradient. None is the variance of the noise plus the
-            largest that sampling of records and machines may add.
-        printed: True for the values v as printed in the paper, which do not minimise the bound of a stage.
-        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`, with the form "plain"
-            and no `strong_convexity`. With it, there is no default step and no error bound.
-        schedule: every round's place in its stage; set by `calibrate`.
+        regularisation: λ of the form "regularised". None is the theory's λ = f·V/(D·√R), with f = `factor`, V² =
+            `variance`, R rounds, and the distance D from the start to the optimum.
+        factor: f, used in the default λ: 1/2 in the paper's theorem, 1 in its lemma.
+        gap: bound on the initial excess loss, for the form "multistage". None is the Lipschitz constant times D.
+        variance: V², bound on the mean squared error of a round's mean gradient. None is the variance of the noise plus
+            a bound on the variance from sampling records and machines.
+        printed: for the form "multistage". True takes the values v printed in the paper, which do not minimise the
+            error bound of a stage.
+        server: optax transformation or schedule that replaces the server's plain step. It needs the form "plain" and no
+            `strong_convexity`. With it, there is no default step and no error bound.
+        schedule: stage of every round and its number in that stage, with v; set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
     silos, ISRL-DP), or for adding or removing one.
@@ -276,13 +297,21 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
 
     @property
     def algorithm(self) -> AcceleratedSGD:
-        """AC-SA."""
+        """Algorithm of the method: AC-SA, accelerated stochastic approximation, with these settings."""
         settings = {"regularisation": self.regularisation, "step_scale": self.step_scale, "schedule": self.schedule}
         made = AcceleratedSGD(strong_convexity=self.strong_convexity, server=self.server)
         return replace(made, **settings)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """Calibrate as in `Protocol.calibrate`, with the regulariser and every round's place in its stage."""
+        """Return a calibrated copy, with noise, default step, and the values that depend on the run's length.
+
+        The latter are the regularisation strength λ and the division of the rounds into stages.
+
+        Args:
+            problem: the optimisation problem.
+            plan: run plan: who takes part in each round, and which records each message uses.
+            target: privacy target, or a given noise.
+        """
         if self.form == "multistage" and not float(self.strong_convexity):  # checked here so the modulus can be swept
             raise Refusal("strong_convexity must be positive for the form 'multistage', got 0")
         size, cohort = plan.size, plan.schedule.cohort

@@ -26,13 +26,21 @@ from fedprivjax.protocols.fedavg import LocalGradientSteps
 class Ditto(LocalGradientSteps):
     """Ditto (Li et al. 2021): FedAvg, and a personal model of every client, pulled towards the shared one.
 
-    On each minibatch, machine i also moves its own model v_i against ∇F_i(v_i) + λ·(v_i − w). Here F_i is the loss of
-    the minibatch, λ the strength `pull`, and w the received shared model. Personal models stay at their clients.
+    On each minibatch, machine i also moves its own model v_i against the gradient ∇F_i(v_i) + λ·(v_i − w). Here F_i is
+    the loss on the minibatch, λ the strength `pull`, and w the shared model that the machine received. Personal models
+    never leave their clients.
 
     Attributes:
-        pull: λ, strength of the pull, positive.
-        personal_step: step size of the personal models. Default: the step size of the local steps.
-        prox, server_step, server, local, window: as in `FedAvg`.
+        pull: λ, strength of the pull, a positive number.
+        personal_step: step size of the personal models. Default: the step size of the local steps. Required with
+            `local`.
+        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
+            unless `server` has its own learning rate.
+        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
+            adds the mean update.
+        local: optax transformation or schedule that replaces the plain local step, or None.
+        window: number of last iterates whose mean is reported.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -188,39 +188,44 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class DPMu2(MessageSettings):
     """DP-μ²-FL (Reshef & Levy 2024, 2025): one pass over the records, with noise that cancels over rounds.
 
-    A machine that takes part in round t sends s = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z), with a fresh record z and the
-    loss f. The server adds the mean of these messages to a sum q_t, whose value with noise is q̃_t. With step size η
-    and projection Π onto the constraint set, it takes a step w_{t+1} = Π(w_t − η·q̃_t), and averages: x_{t+1} = x_t +
-    2/(t+2)·(w_{t+1} − x_t). The output is x_T after T rounds.
+    A machine that takes part in round t sends the message s = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z), where f is the loss
+    and z a record that was not used before. The server adds the mean of the messages to a running sum q_t. It reads
+    q̃_t, this sum with noise.
+
+    With step size η and the projection Π onto the constraint set, the server takes the step w_{t+1} = Π(w_t − η·q̃_t),
+    and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output after T rounds is x_T.
 
     Attributes:
         mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
         epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: standard deviation per coordinate of the noise of a message with relative noise 1, see
-            `noise_schedule` (instead of `mu`).
-        step_size: η. None is the theory's step, for which the noise accumulated in x_T has the set's diameter as its
-            norm. With a clip, None is a rule of thumb, for which this norm is `gathered_reach` (no theorem is claimed).
-        step_scale: factor on `step_size`, given or the theory's.
-        clip: C, bound that each machine enforces on the norm of s. None relies on the bound G + 2LD of the theory, for
-            Lipschitz constant G, smoothness L and diameter D of the problem.
-        trust: "none" (every message is public) or "server" (only the points x_t are public).
-        noise_schedule: distribution of the privacy budget over a machine's messages, a key of
-            `fedprivjax.noise.chooser.NOISE_SCHEDULES`. It gives each message a relative noise. Other values correlate
-            the noises of the messages: "toeplitz", "optimal", {"toeplitz": p}, or any `SumFactor`, see
-            `fedprivjax.noise.message_factors`. A lower triangular matrix with columns of norm at most 1 is allowed,
-            too, and so is an object whose `materialize(messages)` returns one.
+        noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
+            `noise_schedule` says which relative noise each message has.
+        step_size: η. The default None is the theory's step: with it, the noise accumulated in x_T has the diameter of
+            the constraint set as its norm. If a clip is set, None is a rule of thumb without a theorem. The norm is
+            then a distance that noise may move an iterate (`fedprivjax.method.default_steps.gathered_reach`).
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: C, bound on the L2 norm of s that each machine enforces by clipping. None relies on the theory's bound G +
+            2LD, for the problem's Lipschitz constant G, smoothness L and diameter D.
+        trust: "none" if every message is public, so that machines add the noise. "server" if only the points x_t are
+            public, and a trusted server adds the noise.
+        noise_schedule: how the noise differs between a machine's messages, a key of
+            `fedprivjax.noise.chooser.NOISE_SCHEDULES`. It gives each message k a relative noise r_k. Other values
+            correlate the noises of the messages by a matrix: "toeplitz", "optimal", {"toeplitz": p}, or any `SumFactor`
+            (`fedprivjax.noise.message_factors`). A lower triangular matrix with columns of norm at most 1 is also
+            allowed, and so is an object whose `materialize(messages)` returns one.
         relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
-            means equal μ. Only for an untrusted server.
-        cancel: True cancels the noise of a machine's last message. False keeps it, so that the noises of a machine's
-            messages accumulate (an ablation of the papers; untrusted server only).
-        batch: K, number of fresh records in a message. The message is the mean of their vectors s, each clipped
-            separately. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
-        server: any optax transformation or schedule along q̃_t instead of the plain step, as in `NoisySGD`. With it,
-            there is no default step and no error bound.
+            means equal μ. It needs trust = "none".
+        cancel: True lets each message subtract the noise of the machine's previous message. With False, the noises of a
+            machine's messages accumulate in the sum. This is an ablation of the papers, for trust = "none" only.
+        batch: K, number of records in a message. The message is the mean of their vectors s, each clipped separately. A
+            machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
+        server: optax transformation or schedule for steps along q̃_t instead of the plain step, such as `optax.adam`.
+            With it, there is no default step and no error bound.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, with μ = (2S/(K·noise_std))·√Σ_k 1/r_k². The sum is
-    over the machine's messages k, of relative noise r_k (`noise_schedule`). S bounds the norm of s: it is C, or G + 2LD
-    without a clip. With a trusted server and m participants in a round, S/m replaces S, and the sum is over all rounds.
+    over the machine's messages k, and r_k is the relative noise of message k. S bounds the norm of s: it is C, or G +
+    2LD without a clip. With a trusted server and m participants in a round, S/m replaces S, and the sum is over all
+    rounds.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.
@@ -248,20 +253,29 @@ class DPMu2(MessageSettings):
 
     @property
     def algorithm(self) -> Mu2:
-        """μ²-SGD."""
+        """Algorithm of the method: μ²-SGD, a momentum method with corrected gradients and averaged iterates."""
         return Mu2(server=self.server)
 
     @property
     def privacy(self) -> NoisyMessages:
-        """Noise of the running sums, or with `cancel = False` on every message."""
+        """Privacy object of the method: noise on messages whose running sum the server reads.
+
+        With `cancel = True`, each message cancels the noise of the previous one.
+        """
         settings = {"clip": self.clip, "trust": self.trust, "relative_privacy": self.relative_privacy}
         return NoisyMessages(noise=self.noise_schedule if self.cancel else INDEPENDENT, batch=self.batch, **settings)
 
     @property
     def message_noise(self) -> MessageNoise:
-        """Distribution of the noise of the running sums."""
+        """Description of the noise: its size in each message, and how it cancels in the running sums."""
         return self.privacy.noise_of(Sum())
 
     def noise_variances(self, plan: Plan) -> np.ndarray:
-        """Variance of one coordinate of the calibrated noise in each round's q̃_t; float64, shape [rounds]."""
+        """Return the noise variance of one coordinate of each round's running sum; float64, shape [rounds].
+
+        The protocol must be calibrated.
+
+        Args:
+            plan: run plan, which says who takes part in each round.
+        """
         return noise_variances(self, plan)

@@ -36,13 +36,16 @@ class ZeroState(NamedTuple):
 class DPZero(Algorithm):
     """DPZero (Zhang et al. 2023): private optimisation from losses of records, without gradients.
 
-    A round has a random public direction u of norm √d, for d parameters. For a record z, a machine sends one clipped
-    number, q(z) = (f(w + λ·u; z) − f(w − λ·u; z))/(2λ), with the loss f and λ the `radius`. The server steps from w
-    against u times the noisy mean of these numbers.
+    In each round, the server samples a random public direction u of norm √d, for d parameters. For a record z, a
+    machine computes the slope of the loss f along u, q = (f(w + λ·u; z) − f(w − λ·u; z))/(2λ), with λ = `radius`. It
+    sends this one number, clipped. The server moves from w by −η·q̄·u, with q̄ the noisy mean of these numbers and η
+    the step size, and projects onto the constraint set.
 
     Attributes:
-        radius: λ, positive. A small value magnifies rounding errors of the losses, which are divided by 2λ.
-        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`.
+        radius: λ, positive distance factor of the two points at which losses are compared. If it is small, rounding
+            errors of the losses matter, because they are divided by 2λ.
+        server: optax transformation or schedule that replaces the server's plain step, with q̄·u as its gradient. None
+            is the plain step.
 
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
     >>> method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.01)

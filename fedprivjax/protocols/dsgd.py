@@ -28,21 +28,43 @@ from fedprivjax.noise.pairwise import as_pairwise
 class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
     """Decentralised SGD: machines send noisy gradient steps to their neighbours on a graph, without a server.
 
-    Every machine takes a projected step along the noisy mean gradient of a sample of its own records, and then averages
-    its point with its neighbours'. With noise that neighbours share (`Pairwise`) it is DECOR (Allouah et al. 2024).
+    Every machine takes a projected step along the noisy mean gradient of a sample of its own records. Then it averages
+    its point with those of its neighbours. With additional noise that neighbours share (`Pairwise`), the method is
+    DECOR (Allouah et al. 2024).
 
     Attributes:
-        epsilon, noise_std, step_scale, clip, relative_privacy, batch, sampler, rate, relation, noise_rule, delta: as in
-            `NoisyMinibatchSGD`.
-        calibrate_to, adversary: as in `Protocol`.
-        step_size: η, which is required.
-        mixing: weights with which machines average with their neighbours, as in `Gossip`.
-        noise_schedule: "independent", or a `Pairwise` for noise that neighbours share in addition (DECOR).
-        server: optimiser with which every machine takes its own step (there is no server; the name is that of
-            `NoisySGD`): any optax transformation or schedule. None is the plain step.
+        epsilon: target ε of every machine at the run's δ, or a list with one ε for each machine; inf is non-private.
+        noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
+            (instead of `epsilon`).
+        step_size: η, step size. It must be given.
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
+            relies on the Lipschitz constant that the problem states.
+        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
+            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
+        sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
+            its batch.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
+            divided by K. Default: K divided by the machine's number of records.
+        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
+            "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
+        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
+        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
+            1/n_i² for a machine with n_i records.
+        calibrate_to: rule that computes the noise from a target, a key of
+            `fedprivjax.privacy.calibration.CALIBRATIONS`.
+        adversary: adversary against whom the guarantee holds. None is the adversary of the trust model.
+        mixing: weights with which machines average with their neighbours: a graph, a matrix of weights, or a list of
+            them for consecutive rounds. Graphs are, for example, "ring", "complete" and a networkx graph. `Gossip`
+            lists all.
+        noise_schedule: "independent", or a `Pairwise` that adds, besides independent noise, noise that neighbours
+            share.
+        server: optax transformation or schedule with which every machine takes its own step, or None for the plain
+            step. (There is no server. The name is the one that other methods use for this setting.)
 
-    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, as `NoisyMinibatchSGD`
-    with the same settings. Averaging is post-processing.
+    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
+    one (`relation`). Averaging is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.
@@ -67,10 +89,10 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
 
     @property
     def algorithm(self) -> Gossip:
-        """Gradient steps of every machine, and mixing."""
+        """Algorithm of the method: a gradient step of every machine, and averaging with its neighbours."""
         return Gossip(GradientSteps(server=self.server), mixing=self.mixing)
 
     @property
     def privacy(self) -> NoisyRecords:
-        """Noise on every machine's mean gradient."""
+        """Privacy object of the method: noise on every machine's mean gradient."""
         return NoisyRecords(**self._shared, noise=self.noise_schedule)

@@ -59,9 +59,13 @@ class LocalGradientSteps(LocalAlgorithm):
     """Algorithm of `FedAvg`: local gradient steps from the server's point, and a server step along the mean update.
 
     Attributes:
-        prox: ρ of a proximal term (ρ/2)·‖v − w‖² that pulls a machine's point v to the received one w, or None.
-        server_step, server, local: as in `FedAvg`.
-        server_steps: learning rate of each round of a schedule, [rounds], which `planned` sets.
+        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
+            unless `server` has its own learning rate.
+        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
+            adds the mean update.
+        local: optax transformation or schedule that replaces the plain local step, or None.
+        server_steps: learning rate of each round if `server_step` is a schedule, [rounds]; set by `planned`.
         window: number of last iterates whose mean is reported.
     """
 
@@ -93,7 +97,13 @@ class LocalGradientSteps(LocalAlgorithm):
         return server.w if self.window == 1 else mean_of(server.last)
 
     def planned(self, rounds: int) -> Any:
-        """Return a copy with the learning rate of each round, if it is a schedule."""
+        """Return a copy in which a schedule of the server's learning rate is replaced by its values.
+
+        There is one value for each round.
+
+        Args:
+            rounds: number of rounds of the run.
+        """
         rates = rates_of(self.server_step, rounds)
         return self if rates is None else replace(self, server_step=None, server_steps=rates)
 
@@ -108,59 +118,70 @@ class LocalGradientSteps(LocalAlgorithm):
 class FedAvg(Protocol):
     """FedAvg, FedProx and FedOpt: local steps and averaging, not private, or private for one record or one machine.
 
-    In round r, a machine starts from v = w_r and takes local steps v ← Π(v − η·(g_k + ρ·(v − w_r))). Here g_k is the
-    mean gradient of a minibatch of its records, and Π projects onto the constraint set. The server adds Δ, the weighted
-    mean of the machines' updates v − w_r, to w_r, or steps along it with an optimiser.
+    In round r, a machine starts from the server's point, v = w_r. It takes local steps v ← Π(v − η·(g_k + ρ·(v −
+    w_r))), where g_k is the mean gradient of a minibatch of its records, and Π is the projection onto the constraint
+    set. The machine's update is its last v minus w_r. The server adds Δ, the weighted mean of the updates, to w_r, or
+    takes a step along Δ with an optimiser.
 
     Attributes:
-        unit: protected unit: "record" for noise in every local step, "machine" for noise on clipped updates.
-            Default: no privacy.
-        mu, epsilon, noise_std: as in `DPMu2`. Leave out all three without a unit. With an `AdaptiveClip`, `noise_std`
-            is the noise multiplier, in units of the clip.
-        step_size: η, step of the local steps, required unless `local` has its own.
-        step_scale: factor on `step_size`.
-        clip: bound on the norm of a record's gradient. None uses the problem's Lipschitz constant with unit = "record",
-            and no clip otherwise.
-        update_clip: bound on the norm of a machine's update, required with unit = "machine". It is a number, or an
-            `AdaptiveClip` that follows the updates' norms.
-        prox: ρ of the proximal term (FedProx), or None for FedAvg.
-        server: any optax transformation or schedule, as in `NoisySGD`, with −Δ as its gradient. This gives FedAvgM,
+        unit: protected unit. "record" protects one record by noise in every local step. "machine" protects all records
+            of a machine by noise on clipped updates. Default: no privacy.
+        mu: target μ of Gaussian DP; inf is non-private. A private run needs exactly one of `mu`, `epsilon` and
+            `noise_std`, a run without `unit` none of them.
+        epsilon: target ε at the run's δ; inf is non-private.
+        noise_std: standard deviation per coordinate of the noise: in a local step's mean gradient with unit = "record",
+            in the mean update with a trusted server, or in a machine's update without one. With an `AdaptiveClip`, it
+            is a noise multiplier, in units of the clip.
+        step_size: η, step size of the local steps. Required unless the optimiser `local` has its own.
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to
+            the problem's Lipschitz constant with unit = "record", and not clipped otherwise.
+        update_clip: bound on the L2 norm of a machine's update, enforced by clipping. Required with unit = "machine".
+            It is a number, or an `AdaptiveClip` that follows the updates' norms.
+        prox: ρ, strength of the proximal term of FedProx, or None for FedAvg.
+        server: optax transformation or schedule for the server's step, with −Δ as its gradient. This gives FedAvgM,
             FedAdam and FedYogi. None adds Δ.
-        server_step: learning rate of `server`, required unless `server` has its own. It is a number, or an optax
-            schedule, a function of the round counted from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
-        local: any optax transformation or schedule that replaces the plain local step, such as `ServerOptimizer("sgd",
+        server_step: learning rate of the optimiser `server`, required unless `server` has its own. It is a number, or
+            an optax schedule: a function of the round, counted from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
+        local: optax transformation or schedule that replaces the plain local step, such as `ServerOptimizer("sgd",
             momentum=0.9)`. Its gradient is g_k + ρ·(v − w_r), and its state is reset in every round. A local step is η
-            times its update at learning rate 1. If it has its own step, leave out `step_size`.
+            times its update at learning rate 1. If it has its own learning rate, leave out `step_size`.
         local_epochs: number of passes over a machine's records in a round. Give either this number or `local_steps`.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
             each machine (partial work). These numbers are public, and must not depend on the data.
-        batch: B, number of records of a step, or None for all records of the machine. The sampler "full" ignores B.
-        sampler: sampler of the records of a step with `local_steps`: "subset", "replacement", "poisson" or "full".
-        rate: public probability of every record in a step with sampler = "poisson", which needs no dataset sizes. The
-            sum is still divided by B. Default: B divided by a machine's number of records.
-        trust: "none" or "server". Default: "server" with unit = "machine", else "none".
+        batch: B, number of records of a local step, or None for all records of the machine. The sampler "full" ignores
+            B.
+        sampler: sampler of the records of a local step: "subset", "replacement", "poisson" or "full". Only with
+            `local_steps`.
+        rate: public probability with which a local step uses each record, for sampler = "poisson" only. The sum is
+            still divided by B. Default: B divided by the machine's number of records.
+        trust: "server" for a trusted server that adds the noise, or "none" for noise from the machines. Default:
+            "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
             unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record", it
             needs Poisson samples of a public `rate`.
         noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine". "independent" is
-            fresh noise in every round. "tree" is noise of a binary tree over the rounds, and {"tree": r} of trees that
-            restart every r rounds. "toeplitz" is a banded matrix, and "optimal" a matrix fitted to the schedule.
-            `Banded`, `BLT`, and an `AnySchedule` of a factor are objects for other matrices. A lower triangular matrix
-            F has one row per round, and may also be an object whose `materialize(rounds)` returns F. The server then
-            releases F·x plus independent noise of `noise_std`, with x the rounds' means. With a name, the first mean
-            also has this noise. With trust = "none", a `Pairwise` is noise that machines share.
+            fresh noise in every round. "tree" is the noise of a binary tree over the rounds, and {"tree": r} that of
+            trees that restart every r rounds. "toeplitz" is a banded matrix, and "optimal" a matrix fitted to the
+            participation schedule. Other matrices are objects, such as `Banded`, `BLT`, and `AnySchedule`, or a lower
+            triangular matrix F with one row per round, or an object whose `materialize(rounds)` returns F. With F, the
+            server releases F·x plus independent noise of standard deviation `noise_std`, where x are the rounds' mean
+            updates. With a name, the first mean update has noise of exactly this standard deviation. With trust =
+            "none", a `Pairwise` adds noise that machines share.
         window: number of last iterates whose mean is reported.
-        encoder: `Encoder`, which compresses messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is
+        encoder: `Encoder` that compresses messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is
             added before encoding. A trusted server clips encoded messages to the encoder's norm bound, and calibrates
             its noise to this bound.
 
-    If machines take unequal numbers of steps, every round divides them into at most four classes of similar numbers.
-    All machines of a class compute as many steps as the longest one needs. `Run.costs["idle_steps"]` is the fraction of
-    computed steps that change nothing.
+    If machines take unequal numbers of local steps, a round's participants are divided into at most four classes of
+    similar numbers. All machines of a class are computed for as many steps as its longest one needs. The cost
+    `idle_steps` in `Run.costs` is the fraction of computed steps that change nothing.
 
-    The weights of the mean are equal, or proportional to the problem's `machine_weights` of the participants.
+    By default, all updates have the same weight in Δ. If the problem has `machine_weights`, the weights of the
+    participants are proportional to them.
 
-    **Privacy**: none, or (ε, δ)-DP for replacing one record or for one machine, against the adversary of `trust`.
+    **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, under the neighbouring relation
+    `relation`. The adversary is the one of the trust model `trust`.
 
     Raises:
         Refusal: if a setting is invalid, or no theorem covers the combination of settings. At most one of `epsilon`,
@@ -237,7 +258,7 @@ class FedAvg(Protocol):
 
     @property
     def work(self) -> LocalWork:
-        """Sampler of the records of the local steps."""
+        """Sampler of the records of a round's local steps: `LocalEpochs` or `LocalSteps`."""
         if self.local_epochs is not None:
             return LocalEpochs(self.local_epochs, self.batch)
         assert self.local_steps is not None
@@ -246,7 +267,7 @@ class FedAvg(Protocol):
 
     @property
     def algorithm(self) -> LocalGradientSteps:
-        """Local gradient steps, and the server's step."""
+        """Algorithm of the method: local gradient steps, and the server's step."""
         return LocalGradientSteps(**self._steps)
 
     @property
@@ -256,12 +277,16 @@ class FedAvg(Protocol):
 
     @property
     def privacy(self) -> LocalPrivacy:
-        """Privacy of the local work."""
+        """Privacy object of the method: clipping and noise of local steps or of updates."""
         bounds = {"clip": self.clip, "update_clip": self.update_clip, "encoder": self.encoder}
         model = {"unit": self.unit, "trust": self.trust, "relation": self.relation, "noise": self.noise_schedule}
         return LocalPrivacy(work=self.work, **bounds, **model)
 
     @property
     def traced(self):
-        """Copy as in `Protocol.traced`. A schedule is replaced by its numbers."""
+        """Copy in which settings that only the host reads are set to fixed values.
+
+        Compiled programs receive this copy. A schedule of learning rates is left out, because its values are stored as
+        numbers.
+        """
         return replace(super().traced, server_step=None) if callable(self.server_step) else super().traced

@@ -33,19 +33,21 @@ class DynState(NamedTuple):
 class FedDyn(LocalAlgorithm):
     """FedDyn (Acar et al. 2021): local steps with a correction for machines whose data differ.
 
-    Machine i keeps a vector h_i, and the server a vector h. All are 0 at the start. From the server's point w_r, a
-    machine takes local steps v ← Π(v − η·(g − h_i + α·(v − w_r))). Here g is a minibatch gradient, η the step size, and
-    Π the projection onto the constraint set. Then the machine sets h_i ← h_i − α·(v − w_r).
+    Machine i keeps a vector h_i, and the server a vector h. All are 0 at the start. A machine starts at the server's
+    point w_r and takes local steps v ← Π(v − η·(g − h_i + α·(v − w_r))). Here g is a minibatch gradient, η the step
+    size, and Π the projection onto the constraint set. Then the machine sets h_i ← h_i − α·(v − w_r).
 
-    Participant i sends v_i − w_r, with v_i its last point. For M machines, the server sets h ← h − (α/M)·Σ_i (v_i −
-    w_r), and continues from w_{r+1} = Π(mean of v_i − h/α). Both formulas assume equal weights of the machines.
+    Participant i sends v_i − w_r, where v_i is its last point. With M machines in total, the server sets h ← h −
+    (α/M)·Σ_i (v_i − w_r). Its next point is w_{r+1} = Π(v̄ − h/α), with v̄ the mean of the v_i. Both formulas assume
+    equal weights of the machines.
 
     Attributes:
-        alpha: α, strength of the proximal term.
-        local: any optax transformation or schedule of the local steps, as in `FedAvg`.
-        server: any optax transformation or schedule with w_r − (mean of v_i − h/α) as its gradient. None takes the
-            formula's point.
-        server_step: learning rate of `server`, required unless that has its own.
+        alpha: α, strength of the term that pulls v to w_r; positive.
+        local: optax transformation or schedule that replaces the plain local step, or None.
+        server: optax transformation or schedule for the server's step, with w_r − (v̄ − h/α) as its gradient. None
+            takes the formula's point.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
+            unless `server` has its own learning rate.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -76,7 +78,7 @@ class FedDyn(LocalAlgorithm):
         return server.w
 
     def own(self, public: Public) -> Any:
-        """The machine's linear term h_i."""
+        """Return the vector h_i that a machine keeps, before its first round: 0."""
         return zeros(public.start)
 
     def move(self, carry: Any, g: Any, received: Any, own: Any, work: Work) -> Any:

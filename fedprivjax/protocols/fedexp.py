@@ -33,15 +33,16 @@ class ExpState(NamedTuple):
 class FedExP(LocalAlgorithm):
     """FedExP (Jhunjhunwala et al. 2023): FedAvg with a longer server step if the machines' updates differ more.
 
-    With Δ_i the update of machine i, and means over a round's participants, the server adds η_g·(mean of Δ_i). The
-    factor is η_g = max(1, mean of ‖Δ_i‖² / (2·(‖mean of Δ_i‖² + κ))), with κ the `offset`. The mean of the last two
-    iterates is reported.
+    Let Δ_i be the update of machine i, Δ the mean of the updates in a round, and s the mean of the ‖Δ_i‖². FedAvg's
+    server adds Δ. Here it adds η_g·Δ, with the factor η_g = max(1, s/(2·(‖Δ‖² + κ))) and κ = `offset`. The mean of the
+    last two iterates is reported.
 
     Attributes:
         offset: κ, a small positive number that keeps η_g finite.
-        local: any optax transformation or schedule of the local steps, as in `FedAvg`.
-        server: any optax transformation or schedule with −η_g·(mean of Δ_i) as its gradient. None is the plain sum.
-        server_step: learning rate of `server`, required unless that has its own.
+        local: optax transformation or schedule that replaces the plain local step, or None.
+        server: optax transformation or schedule for the server's step, with −η_g·Δ as its gradient. None adds η_g·Δ.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
+            unless `server` has its own learning rate.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -85,7 +86,7 @@ class FedExP(LocalAlgorithm):
         return mul(0.5, add(server.w, server.before))
 
     def iterates(self, server: ExpState) -> dict[str, Any]:
-        """The last iterate, evaluated in addition to the reported one."""
+        """Return the last iterate under the name "last". Metrics evaluate it in addition to the reported mean."""
         return {"last": server.w}
 
 

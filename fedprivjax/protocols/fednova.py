@@ -34,14 +34,22 @@ class Measured(NamedTuple):
 class FedNova(LocalGradientSteps):
     """FedNova (Wang et al. 2020): FedAvg with normalised updates, for machines with unequal numbers of local steps.
 
-    An update is divided by the machine's effective number of steps, which an optimiser or a proximal term changes. The
-    server adds the weighted mean of the normalised updates, times τ. By default, τ is the mean effective number of
-    steps in the round.
+    A machine's update is divided by its *effective* number of steps: how far its local steps would move along a
+    constant gradient of 1, divided by the step size. For plain steps, this is the number of steps. An optimiser or a
+    proximal term changes it. The server adds the weighted mean of the normalised updates, multiplied by τ. By default,
+    τ is the weighted mean of the machines' effective numbers of steps in the round.
 
     Attributes:
-        effective: τ divided by the largest number of steps of a machine. With None, a machine also sends its effective
-            number of steps, which uses part of a private message's bound.
-        prox, server_step, server, local, window: as in `FedAvg`.
+        effective: fixed value of τ, as a fraction in (0, 1] of the largest number of steps of any machine. With the
+            default None, machines also send their effective numbers of steps. In a private run, these are part of the
+            clipped message, so less of the bound is left for the update.
+        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
+            unless `server` has its own learning rate.
+        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
+            adds the mean update.
+        local: optax transformation or schedule that replaces the plain local step, or None.
+        window: number of last iterates whose mean is reported.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalPrivacy, LocalSteps, Protocol, Uniform, datasets, from_dataset, simulate

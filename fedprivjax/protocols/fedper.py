@@ -31,13 +31,20 @@ from fedprivjax.protocols.fedavg import LocalGradientSteps
 class FedPer(LocalGradientSteps):
     """FedPer (Arivazhagan et al. 2019): FedAvg on a network's first layers, with separate last layers at every client.
 
-    A client trains its last layers, its head, and never sends them. The reported parameters are the shared layers with
-    the initial head, so use metrics of the clients' own models, such as "personal_accuracy".
+    A client trains the last layers, called its head, and never sends them. The run reports the shared layers together
+    with the initial head. Therefore use metrics of the clients' own models, such as "personal_accuracy".
 
     Attributes:
-        head: path of the head's parameters, such as "Dense_1" for a layer of a network, or "Dense_1/bias"; or a tuple
-            of paths. The problem must have no constraint set.
-        prox, server_step, server, local, window: as in `FedAvg`.
+        head: path of the head's parameters, or a tuple of paths. "Dense_1" is a layer of a network, "Dense_1/bias" one
+            array of it. The problem must have no constraint set, because it would bound shared layers and head
+            together.
+        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
+            unless `server` has its own learning rate.
+        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
+            adds the mean update.
+        local: optax transformation or schedule that replaces the plain local step, or None.
+        window: number of last iterates whose mean is reported.
 
     >>> import numpy as np
     >>> from fedprivjax import MLP, LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

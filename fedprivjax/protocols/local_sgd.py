@@ -133,29 +133,41 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
     """Local SGD (FedAvg) with local steps on one record each, plain or with noise in every step.
 
-    In round r, a machine starts from the server's point w_r and takes K projected steps, each on one of its own records
-    x. A step is v ← Π(v − η·(∇f(v; x) + N(0, σ²·I))), with step size η, noise σ and projection Π. The mean of the end
-    points is w_{r+1}. It is the baseline of Lowy & Razaviyayn 2023.
+    In round r, a machine starts from the server's point w_r and takes K projected steps. Each step uses one of the
+    machine's own records x: v ← Π(v − η·(∇f(v; x) + N(0, σ²·I))). Here η is the step size, σ² the variance of the
+    noise, and Π the projection onto the constraint set. The server's next point w_{r+1} is the mean of the machines'
+    last points. The method is the baseline of Lowy & Razaviyayn 2023.
 
     Attributes:
-        epsilon, noise_std, step_size, step_scale, clip, noise_rule, delta, relative_privacy: as in `NoisyMinibatchSGD`.
-            The rule counts every local step as a release of one record, so R·K releases in R rounds. No theorem gives a
-            step with noise. Set `step_size`, or a `clip` below the Lipschitz constant, for which there is a rule of
-            thumb.
-        batch: K, number of local steps in a round, with one record each.
+        epsilon: target ε of every machine at the run's δ, or a list with one ε for each machine; inf is non-private.
+        noise_std: σ, standard deviation per coordinate of the noise in a local step of the machine with the largest
+            noise (instead of `epsilon`).
+        step_size: η, step size of the local steps. No theorem gives a step size with noise. It must be given, unless
+            there is a `clip` below the Lipschitz constant, for which the default is a rule of thumb.
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
+            relies on the Lipschitz constant that the problem states.
+        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. It counts every
+            local step as a release of one record, so R·K releases in R rounds.
+        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
+            1/n_i² for a machine with n_i records.
+        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
+            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        batch: K, number of local steps in a round. Each step uses one record.
         sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
-        rate: always None, because a release uses exactly one record of its machine.
-        relation: always "replace-one", for the same reason.
-        window: number of last iterates whose mean is reported, or None for the mean of w_0 … w_{R−1}.
-        server: any optax transformation or schedule with w_r minus the mean of the end points as its gradient. With
-            momentum this is FedAvgM, with Adam FedAdam (Reddi et al. 2021). None takes the mean, like sgd with a
-            `server_step` of 1.
-        server_step: learning rate of the server optimiser, required with `server`, as in `FedAvg`. In contrast,
-            `step_size` is for local steps.
-        local: any optax transformation or schedule of the local steps, as in `FedAvg`. It has no default step.
+        rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
+        relation: always "replace-one", because a step uses exactly one record.
+        window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.
+        server: optax transformation or schedule for the server's step, with w_r minus the mean of the last points as
+            its gradient. Momentum gives FedAvgM, and Adam gives FedAdam (Reddi et al. 2021). None takes the mean of the
+            last points.
+        server_step: learning rate of `server`, required with it unless it has its own. `step_size` is the step size of
+            the local steps only.
+        local: optax transformation or schedule that replaces the plain local step, or None. It has no default step
+            size.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if every local step were released.
-    Messages are post-processing of the steps. Stronger guarantees are known for linear losses only.
+    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if an adversary saw every local step.
+    A message is post-processing of the steps. For linear losses, stronger guarantees are known.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.
@@ -185,18 +197,22 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
 
     @property
     def algorithm(self) -> AveragedEndPoints:
-        """Local steps, and the server's step."""
+        """Algorithm of the method: local steps, and the server's step."""
         own = {name: getattr(self, name) for name in ("server", "server_step", "local", "window")}
         return AveragedEndPoints(**own)
 
     @property
     def privacy(self) -> NoisyRecordSteps:
-        """Noise in every local step."""
+        """Privacy object of the method: noise in every local step."""
         return NoisyRecordSteps(**self._shared)
 
     @property
     def traced(self):
-        """Copy as in `Protocol.traced`. A schedule is replaced by its numbers."""
+        """Copy in which settings that only the host reads are set to fixed values.
+
+        Compiled programs receive this copy. A schedule of learning rates is left out, because its values are stored as
+        numbers.
+        """
         return replace(super().traced, server_step=None) if callable(self.server_step) else super().traced
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):

@@ -43,15 +43,18 @@ class Begun(NamedTuple):
 class MimeLite(LocalAlgorithm):
     """MimeLite (Karimireddy et al. 2021): local steps along a momentum of the server, which is fixed during a round.
 
-    A machine starts at the server's point and takes projected local steps v ← Π(v − η·((1−β)·g + β·m)), with minibatch
-    gradients g and the server's momentum m. It sends its update and G, the gradient of its first minibatch. The server
-    continues from the mean of the end points, and sets m ← (1−β)·(mean of G) + β·m.
+    A machine starts at the server's point and takes projected local steps v ← Π(v − η·((1−β)·g + β·m)). Here g is a
+    minibatch gradient, m the server's momentum, η the step size, and Π the projection onto the constraint set. The
+    machine sends its update and G, the gradient of its first minibatch. The server's next point is the mean of the
+    machines' last points. Its next momentum is (1−β)·Ḡ + β·m, with Ḡ the mean of the gradients G.
 
     Attributes:
-        beta: β, in (0, 1).
-        local: any optax transformation or schedule of the local steps, as in `FedAvg`, along (1−β)·g + β·m.
-        server: any optax transformation or schedule with minus the mean update as its gradient. None is the plain mean.
-        server_step: learning rate of `server`, required unless that has its own.
+        beta: β, weight of the momentum, in (0, 1).
+        local: optax transformation or schedule that replaces the plain local step along (1−β)·g + β·m, or None.
+        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
+            adds the mean update.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
+            unless `server` has its own learning rate.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -77,7 +80,7 @@ class MimeLite(LocalAlgorithm):
         return MimeState(public.start, zeros(public.start), initial(self.server, public.start))
 
     def sends(self, server: MimeState) -> Any:
-        """The point w_r and the momentum m."""
+        """Return what the server sends to the machines of a round: its point w_r and its momentum m."""
         return server._replace(optimizer=())
 
     def enter(self, received: MimeState, own: Any) -> Begun:

@@ -252,55 +252,60 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: ignore[misc]
     """Noisy minibatch SGD: machines send noisy mean gradients of samples of their own records.
 
-    In round r, each of M participants sends the mean gradient of K of its records at the server's point w_r, plus noise
-    N(0, σ²·I). The server sets w_{r+1} = Π(w_r − η·(mean of the messages)), with step size η and Π the projection onto
-    the constraint set. After R rounds it reports a weighted mean of w_0 … w_{R−1} (Lowy & Razaviyayn 2023, Algorithm 1,
-    and Algorithm 3 with a shuffler).
+    In round r, each of M participants sends the mean gradient of K of its records at the server's point w_r, with noise
+    N(0, σ²·I). The server takes the step w_{r+1} = Π(w_r − η·ḡ), where ḡ is the mean of the messages, η the step size,
+    and Π the projection onto the constraint set. After R rounds, it reports a weighted mean of w_0 … w_{R−1}. The
+    method is Algorithm 1 of Lowy & Razaviyayn 2023, and Algorithm 3 with a shuffler.
 
     Attributes:
-        epsilon: target ε of every machine; inf is non-private. The default rule computes the noise for a machine that
-            takes part in every round, while the guarantee counts a machine's actual rounds. If machines differ, the
+        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine. By
+            default, the noise is computed for a machine that takes part in every round, while the guarantee counts the
+            rounds in which a machine takes part. If machines differ, for example in their numbers of records, the
             formula of `noise_rule` gives the proportions of their noises.
         relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to `epsilon`.
-            Each machine gets exactly the noise that it needs. A list as `epsilon` is equivalent, but cannot be scaled
-            by a sweep. Not with a shuffler.
-        noise_std: σ of the noisiest machine, per coordinate of its message (instead of one `epsilon` for all).
-        step_scale: factor on `step_size`, given or the theory's.
-        step_size: η, or None for a default step. With noise, it is the step of Theorem 2.1, which bounds the excess
-            loss on new records. Without noise, it is 1/β for smoothness β if every round uses all records of all
-            machines. Otherwise it minimises the bound of Lemma E.4 on the excess training loss. With a clip below the
-            Lipschitz constant no theorem holds, so the step is the rule of thumb of `NoisySGD` for clipped gradients,
-            with σ²/M for σ². This step is √3 times as long without a window, and up to twice as long for full batches.
-            A positive `strong_convexity` always gives the step of the theorem for strongly convex losses.
-        clip: bound that a machine enforces on the norm of every record's gradient. None relies on the Lipschitz
-            constant.
-        strong_convexity: modulus of strong convexity of the loss, 0 if unknown. A positive one sets the step, and
-            averaging weights that grow with the round.
+            Each machine gets exactly the noise that its ε needs. A list as `epsilon` has the same effect, but a sweep
+            cannot scale it. Not possible with a shuffler.
+        noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
+            (instead of `epsilon`).
+        step_scale: factor by which the given or default step size is multiplied.
+        step_size: η, the step size. The default None depends on the run:
+
+            * With noise, it is the step of Theorem 2.1, which bounds the excess loss on new records.
+            * Without noise, it is 1/β for smoothness β if every round uses all records of all machines. Otherwise, it
+              minimises the bound of Lemma E.4 on the excess training loss.
+            * With a clip below the Lipschitz constant, no theorem holds. The step is then the rule of thumb of
+              `NoisySGD` for clipped gradients, with σ²/M as the noise variance of the mean. It is √3 times as long
+              without a `window`, and up to twice as long if messages use all records.
+            * With a positive `strong_convexity`, it is always the step of the theorem for strongly convex losses.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
+            relies on the Lipschitz constant that the problem states.
+        strong_convexity: modulus of strong convexity of the loss, 0 if unknown. If it is positive, it determines the
+            step size, and later iterates have larger weights in the reported mean.
         batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
-        sampler: sampler of a machine's records, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with its
-            batch.
-        rate: public probability of every record in a message with sampler = "poisson", which needs no dataset sizes.
-            The sum is still divided by K. Default: K divided by a machine's number of records.
+        sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
+            its batch.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
+            divided by K. Default: K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
-        delta: δ of every machine, or one number for each, at most the run's δ, which is also the default. "records" is
+        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
         trust: "none", or "shuffler". A shuffler hides who sent which message of a round, so that less noise is enough.
-            A message then has one record, machines must be identical, and their number per round fixed.
+            A message then has one record, machines must be identical, and their number per round must be fixed.
         window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean above.
-        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`. Not with
-            `strong_convexity`, whose averaging weights assume plain steps.
+        server: optax transformation or schedule that replaces the server's plain step, such as `optax.adam`. Not
+            possible with `strong_convexity`, because the weights of the reported mean then assume plain steps.
 
-    The weights and Lipschitz constants of machines, and the distance to the optimum, are settings of the problem.
+    Weights of machines, their Lipschitz constants, and the distance to the optimum are settings of the problem.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
     silos, ISRL-DP), or for adding or removing one. With a shuffler, the guarantee is for all shuffled messages
     together, for replacing one record of one machine.
 
     Raises:
-        Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or no theorem covers the
-            combination of sampler, relation and trust.
+        Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or no theorem covers the combination
+            of sampler, relation and trust.
 
     >>> import numpy as np
     >>> from fedprivjax import Balanced, Ball, datasets, from_dataset, ready

@@ -252,26 +252,38 @@ class MessageSettings(Levels, Protocol):
 class NoisySGD(MessageSettings):
     """Noisy SGD in one pass: machines send gradients of fresh records, with noise from them or from a trusted server.
 
-    In each of T rounds, each of m participants sends the gradient at the current point w_t, for a record that was not
-    used before. The server takes a projected step along the mean. Noise is in every message, or in the mean with a
-    trusted server.
+    In each of T rounds, m machines take part. Each sends the gradient at the server's point w_t of a record that was
+    not used before. The server takes a projected step along the mean of the messages. Every message has noise, or the
+    mean has noise if the server is trusted.
 
     Attributes:
-        mu, epsilon, noise_std, step_size, step_scale, clip, trust: as in `DPMu2`. The default step is D/√(T·(G² +
-            d·σ²)), for diameter D, Lipschitz constant G, d parameters and noise σ in the mean gradient. For gradients
-            clipped to C it is a rule of thumb, 1/√(T·(C²/D² + d·σ²/D_z²)) and at most D_z/C. In it, D is the largest
-            distance from the start. D_z = min(D, √d·G/L), with smoothness L, is the distance that noise may move a run.
-            With `average`, this rule's step is √3 times as long (no theorem is claimed).
-        relative_privacy, batch: as in `DPMu2`.
-        average: True to report the running average instead of the last iterate; both are evaluated.
-        server: any optax transformation or schedule instead of the plain step, such as `optax.adam`, its name "adam",
-            `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. Its learning rate is the step. The default
-            step is scaled such that a run along a constant direction moves as far as with plain steps. If the optimiser
-            has its own step, leave out `step_size`.
+        mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private.
+        epsilon: target ε at the run's δ (instead of `mu`).
+        noise_std: standard deviation per coordinate of the noise in a message, or in the mean with a trusted server
+            (instead of `mu`).
+        step_size: step size. The default None is D/√(T·(G² + d·σ²)), for the diameter D of the constraint set,
+            Lipschitz constant G, d parameters, and noise of standard deviation σ in the mean gradient. If gradients are
+            clipped to C < G, it is a rule of thumb without a theorem: 1/√(T·(C²/D² + d·σ²/D_z²)), and at most D_z/C. In
+            this rule, D is the largest distance of a point of the set from the start. D_z = min(D, √d·G/L), for
+            smoothness L, is the distance that noise may move a run. With `average`, the rule's step is √3 times as
+            long.
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
+            constant that the problem states.
+        trust: "none" if every message is public, so that machines add the noise. "server" for a trusted server that
+            adds it.
+        relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
+            means equal μ. It needs trust = "none".
+        batch: K, number of records in a message. The message is the mean of their gradients, each clipped separately. A
+            machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
+        average: True to report the running average of the iterates instead of the last one. Metrics evaluate both.
+        server: optax transformation or schedule that replaces the server's plain step: `optax.adam`, its name "adam",
+            `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. Its learning rate is the step size. The
+            default step size is scaled such that a run along a constant direction moves as far as with plain steps. If
+            the optimiser has its own learning rate, leave out `step_size`.
 
-    **Privacy**: μ-GDP for replacing one record, with μ = 2G/noise_std, or 2G/(m·noise_std) with a trusted server. Here
-    G is the Lipschitz constant, or C with a clip, and m the number of participants in a round. A record affects one
-    message, and everything else is post-processing.
+    **Privacy**: μ-GDP for replacing one record, with μ = 2G/(K·noise_std), or 2G/(K·m·noise_std) with a trusted server.
+    C replaces G if a clip is set. A record affects one message, and everything else is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.
@@ -295,11 +307,11 @@ class NoisySGD(MessageSettings):
 
     @property
     def algorithm(self) -> SGD:
-        """Projected SGD."""
+        """Algorithm of the method: projected SGD."""
         return SGD(average=self.average, server=self.server)
 
     @property
     def privacy(self) -> NoisyMessages:
-        """Fresh noise on every message."""
+        """Privacy object of the method: independent noise in messages, or in a trusted server's mean."""
         settings = {"clip": self.clip, "trust": self.trust, "relative_privacy": self.relative_privacy}
         return NoisyMessages(batch=self.batch, **settings)

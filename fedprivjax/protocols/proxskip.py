@@ -34,13 +34,15 @@ class SkipState(NamedTuple):
 class ProxSkip(LocalAlgorithm):
     """ProxSkip, also known as Scaffnew (Mishchenko et al. 2022): local steps corrected for machines whose data differ.
 
-    Machine i keeps a vector c_i, and the server c, the mean of all c_i. From the server's point w, local steps of size
-    η follow g − c + c_i, with g a minibatch gradient. After the last step, at v, the machine sends v − w and sets c_i ←
-    c_i + (p/η)·(v − w), with p the `probability`. The formulas assume equal weights of the machines.
+    Machine i keeps a vector c_i, and the server keeps c, the mean of all c_i. A machine starts at the server's point w
+    and takes local steps of size η along g − c + c_i, where g is a minibatch gradient. From its last point v, it sends
+    v − w. It then sets c_i ← c_i + (p/η)·(v − w), with p = `probability`. The formulas assume equal weights of the
+    machines.
 
     Attributes:
-        probability: p, in the paper the probability that a step is followed by averaging. None is 1/K, with K the
-            largest number of local steps in a round.
+        probability: p. In the paper, it is the probability that a step is followed by averaging. Here, averaging
+            follows a fixed number of steps. The default None is 1/K, with K the largest number of local steps of a
+            machine in a round.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
@@ -63,11 +65,11 @@ class ProxSkip(LocalAlgorithm):
         return SkipState(public.start, zeros(public.start), jnp.float32(1 / public.machines))
 
     def sends(self, server: SkipState) -> Any:
-        """The point w_r and the server's c."""
+        """Return what the server sends to the machines of a round: its point w_r, and c, the mean of all c_i."""
         return server.w, server.control
 
     def own(self, public: Public) -> Any:
-        """The machine's c_i."""
+        """Return the vector c_i that a machine keeps, before its first round: 0."""
         return zeros(public.start)
 
     def enter(self, received: Any, own: Any) -> Any:

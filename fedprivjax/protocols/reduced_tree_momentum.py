@@ -60,41 +60,51 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 class ReducedTreeMomentum(MomentumProtocol):
     """Tree momentum with less noise, for smooth losses and records in cyclic order (Tran & Cutkosky 2022, Algorithm 2).
 
-    It takes the normalised steps of `TreeMomentum`. The momentum is computed from gradients at anchors (an anchor is
-    the first iterate of an epoch), and from differences of gradients at nearby points. A record changes such a
-    difference less than a gradient, so differences need less noise. The momentum combines three sums, each with the
-    noise of a separate tree over rounds:
+    Machines go through their records in epochs of N rounds, always in the same order. As in `TreeMomentum`, the server
+    takes steps of fixed length η along a noisy momentum. Here, however, the momentum is computed from gradients at
+    *anchors* and from differences of gradients. The anchor of an epoch is its first iterate. One record changes the
+    difference of gradients at two nearby points less than it changes a gradient, so differences need less noise. The
+    momentum combines three sums, each with the noise of a separate binary tree over rounds:
 
     * gradients at anchors,
     * their differences from one anchor to the next,
     * residuals: the gradient at an iterate minus the gradient of the same records at the anchor of its epoch.
 
     Attributes:
-        mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
-        noise_std: σ, standard deviation of the noise on those nodes of the anchors' tree that end in the first two
-            epochs. `stds` has the ratio to σ for each group of nodes.
-        step_scale: factor on `step_size`, given or the theory's.
-        step_size: η, length of every step. None is 1/√(N·T) of Theorem 9, for T rounds in epochs of N rounds. For
-            clipped gradients in a bounded set, None is the smaller of `TreeMomentum`'s default and C/(8NL), with
-            smoothness L (no theorem is claimed).
-        alpha: α, weight of a new gradient in the momentum, in [1/N, 1]; None is 1.7/N, required by Proposition 14.
-        reset_rate: γ, in [0, 1], weight of the gradients at a new anchor. The rest, 1 − γ, is for the gradients at the
-            previous anchor plus differences. None is η·N, at most 1/2.
-        clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
-        batch: K, number of a machine's records in a round; it must divide the number of its records.
-        sampler: "cyclic", the only order for which the method is exact.
-        allocation: allocation of noise to groups of nodes, "optimal" or "paper"; see `factors.reduced.ALLOCATIONS`.
+        mu: target μ of Gaussian DP; inf is non-private.
+        epsilon: target ε at the run's δ (instead of `mu`).
+        noise_std: σ, standard deviation of the noise of those nodes of the first tree (gradients at anchors) that end
+            in the first two epochs. The other groups of nodes have the noises σ times `stds`.
+        step_scale: factor by which the given or default step size is multiplied.
+        step_size: η, length of every step. The default None is 1/√(N·T) of Theorem 9, for T rounds. For clipped
+            gradients in a bounded set, it is the smaller of `TreeMomentum`'s default and C/(8NL), with smoothness L.
+            This has no theorem.
+        alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
+            requires.
+        reset_rate: γ, in [0, 1]. The gradient at a new anchor enters with weight γ. With weight 1 − γ, the gradient at
+            the previous anchor plus the difference of both takes its place. None is η·N, at most 1/2.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
+            constant that the problem states.
+        batch: K, number of a machine's records in a round. It must divide the number of its records.
+        sampler: "cyclic", the only order of records for which the method is exact.
+        allocation: how noise is divided between the groups of nodes, a key of
+            `fedprivjax.noise.factors.reduced.ALLOCATIONS`.
         noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is the
             noise of Theorem 8.
-        trust: "server" (one set of trees for the mean) or "none" (one set per machine).
-        relative_privacy: relative μ of the machines, as in `TreeMomentum`.
-        stds: noise of each group divided by σ; set by `calibrate`, like `epoch` and `slack`.
+        trust: "server" for one set of trees for the mean, or "none" for one set of trees per machine.
+        relative_privacy: relative μ of the machines in any unit, one number each, for trust = "none" only. The largest
+            corresponds to the target.
+        stds: noise of each group of nodes divided by σ; set by `calibrate`.
+        epoch: N; set by `calibrate`.
+        slack: rounding error of the length of a step, plus the distance from the initial parameters to their
+            projection. Bounds on distances between points include it. Set by `calibrate`.
 
-    **Privacy**: μ-GDP for replacing one record, with μ² = max over records of Σ over nodes (s/τ)². τ is the node's
-    noise, and s the most by which the record moves the node: the sum, over the node's rounds that use it, of
-    (α/K)·(1−α)^k·a, for k rounds before the node's end. The bound a is 2C (anchors), 2·min(ηNL, 2C) (differences) or
-    2·min(ηpL, 2C) (residuals, p rounds after the anchor). With trust = "server", s is divided by the number of
-    machines. These bounds need steps of length η, so the method has no `server`.
+    **Privacy**: μ-GDP for replacing one record, with μ² = max over records of Σ over nodes (s/τ)². Here τ is the noise
+    of a node, and s is the largest change of the node's sum by the record. It is the sum of (α/K)·(1−α)^k·a over those
+    rounds of the node that use the record, where k is the number of rounds from there to the node's end. The factor a
+    is 2C for anchors, 2·min(ηNL, 2C) for differences, and 2·min(ηpL, 2C) for residuals, p rounds after the anchor. With
+    a trusted server, s is divided by the number of machines. The bounds require steps of length η, so the method has no
+    optimiser `server`.
     """
 
     reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})
@@ -108,7 +118,10 @@ class ReducedTreeMomentum(MomentumProtocol):
 
     @property
     def privacy(self) -> ReducedMomentum:
-        """Noise of reduced sensitivity, for points at most one step apart."""
+        """Privacy object of the method: noise on gradients at anchors and on differences of gradients.
+
+        Its sensitivities use that consecutive points are at most one step apart.
+        """
         found = self._privacy_without_step
         return found if self.step_size is None else replace(found, length=self.step_scale * self.step_size)
 

@@ -186,7 +186,13 @@ class ReleasedRules:
 
 
 def released(theory: Theory) -> Theory:
-    """Return the default step of a theory, for released code that is not planned."""
+    """Return a theory that has only the default step of another theory.
+
+    It is used for methods as in other groups' released code, for which `fedprivjax plan` makes no comparison.
+
+    Args:
+        theory: theory of the published method.
+    """
     why = "released code, whose noise follows published rules with an ε that does not hold"
     return Theory(step=theory.step, not_planned=why)
 

@@ -50,9 +50,20 @@ class Summed(NamedTuple):
 class ControlVariates(LocalGradientSteps):
     """Algorithm of `Scaffold`: FedAvg's local steps, corrected by control variates.
 
+    A control variate is a vector that a machine keeps: the mean of its gradients in the round in which it last took
+    part.
+
     Attributes:
-        scaled: True to send the change of a control variate times K·η, with K the largest number of local steps and η
-            the step size. The change then has the scale of the update. Both are clipped together, as one message.
+        scaled: True to send the change of a control variate multiplied by K·η, with K the largest number of local steps
+            of a machine and η the step size. The change then has the same scale as the update. Both are clipped
+            together, as one message.
+        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
+            unless `server` has its own learning rate.
+        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
+            adds the mean update.
+        local: optax transformation or schedule that replaces the plain local step, or None.
+        window: number of last iterates whose mean is reported.
     """
 
     scaled: bool = struct.field(pytree_node=False, default=True)
@@ -63,11 +74,11 @@ class ControlVariates(LocalGradientSteps):
         return Controlled(super().init(public, step), zeros(public.start), jnp.float32(1 / public.machines))
 
     def sends(self, server: Any) -> Any:
-        """The point w_r and the control variate c."""
+        """Return what the server sends to the machines of a round: its point w_r and its control variate c."""
         return server.average.w, server.control
 
     def own(self, public: Public) -> Any:
-        """The machine's control variate c_i."""
+        """Return the control variate c_i that a machine keeps, before its first round: 0."""
         return zeros(public.start)
 
     def enter(self, received: Any, own: Any) -> Any:
@@ -106,18 +117,20 @@ class ControlVariates(LocalGradientSteps):
 class Scaffold(FedAvg):
     """SCAFFOLD, not private, or private for one record (DP-SCAFFOLD) or for one machine.
 
-    Every machine i keeps a control variate c_i, the mean of its gradients in its last round. The server keeps c, the
-    mean of all c_i. Local steps follow the gradient plus c − c_i, which corrects the drift of machines with different
-    data. Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
+    Every machine i keeps a control variate c_i: the mean of its gradients in the round in which it last took part. The
+    server keeps c, the mean of all c_i. Local steps go along the gradient plus c − c_i, which corrects for machines
+    with different data. Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
 
-    The settings are those of `FedAvg`, with equal weights. `update_clip` bounds the norm of the update together with
-    the scaled change of c_i. With an `encoder`, machines keep their exact c_i. The server adds up encoded changes, so c
-    contains the encoding errors of all messages so far. Their mean is 0 if the encoder is unbiased.
+    The settings are those of `FedAvg`. All machines have equal weights. `update_clip` bounds the L2 norm of the update
+    together with the scaled change of c_i. With an `encoder`, machines keep their exact c_i, while the server adds up
+    encoded changes. Its c therefore contains the encoding errors of all messages so far. Their mean is 0 if the encoder
+    is unbiased.
 
-    **Privacy**: as in `FedAvg`. The control variates follow from released numbers.
+    **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, as in `FedAvg` with the same
+    settings. The server computes its control variate from released numbers only.
 
     Raises:
-        Refusal: as for `FedAvg`.
+        Refusal: if a setting is invalid, or no theorem covers the combination of settings.
 
     >>> import numpy as np
     >>> from fedprivjax import Uniform, datasets, from_dataset, simulate
@@ -130,5 +143,5 @@ class Scaffold(FedAvg):
 
     @property
     def algorithm(self) -> ControlVariates:
-        """FedAvg's algorithm with control variates."""
+        """Algorithm of the method: FedAvg's local steps with control variates."""
         return ControlVariates(scaled=self.update_clip is not None, **self._steps)

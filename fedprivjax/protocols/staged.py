@@ -49,7 +49,14 @@ class StagedState(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Facts of one round: its stage's planned algorithm, its number within the stage, c_k, and λ_k or None."""
+    """Facts of one round of a run in stages.
+
+    Attributes:
+        steps: algorithm of the round's stage, with the values that `planned` set for its number of rounds.
+        t: number of the round within its stage, from 1.
+        scale: factor on the step size in the stage.
+        strength: strength λ of the regulariser in the stage, or None.
+    """
 
     steps: Any
     t: Any
@@ -59,22 +66,23 @@ class Stage(NamedTuple):
 
 @struct.dataclass
 class Staged(Algorithm):
-    """Algorithm in stages. Each stage starts at the point that the previous stage reported.
+    """Algorithm in stages. Each stage restarts an algorithm at the point that the previous stage reported.
 
     Attributes:
-        steps: algorithm of every stage, which reads means, such as `SGD(average=True)`.
-        rounds: number of rounds of each stage, such as (60, 30, 10), whose sum is the run's number of rounds. A single
-            integer is the number of stages: each is half as long as the one before, and the last one takes all rounds
-            that are left.
-        scales: factor on the step in each stage, or one for all.
-        regularisation: λ in each stage, or one for all. The server adds a regulariser (λ/2)·‖x − centre‖². None adds
-            nothing.
+        steps: algorithm of every stage, such as `SGD(average=True)`. Its `reads` must be `Mean()`.
+        rounds: number of rounds of each stage, such as (60, 30, 10). Their sum must be the number of rounds of the run.
+            A single integer is the number of stages. Each stage is then half as long as the one before, and the last
+            one takes all rounds that are left.
+        scales: factor on the step size in each stage, or one factor for all stages.
+        regularisation: λ in each stage, or one λ for all stages. The server adds a regulariser (λ/2)·‖x − centre‖². The
+            default None adds none.
         centre: centre of the regulariser: "stage" for the point at which the stage starts, "run" for the initial
             parameters of the run.
-        begins, each: number of rounds before each stage, and the algorithms of all stages, stacked; set by calibration.
+        begins: number of rounds before each stage; set by calibration.
+        each: algorithms of all stages, stacked along a leading axis; set by calibration.
 
     In a sweep, "algorithm.scales.1" is the scale of the second stage. Changing such a number does not recompile, and
-    neither does another division of the same number of rounds.
+    neither does another division of the same number of rounds into stages.
 
     >>> import numpy as np
     >>> from fedprivjax import Full, NoisyRecords, Protocol, datasets, from_dataset, simulate
@@ -143,7 +151,14 @@ class Staged(Algorithm):
             raise Refusal(f"rounds must be at least {2 ** (len(lengths) - 1)} for {len(lengths)} stages, got {rounds}")
 
     def planned(self, rounds: int, step: float) -> Any:
-        """Return a copy with the places of the stages, and their algorithms as planned for each."""
+        """Return a copy with the first round of each stage, and with the algorithm of each stage.
+
+        Each stage's algorithm is planned for its own number of rounds and step size.
+
+        Args:
+            rounds: number of rounds of the run.
+            step: step size of the run, before it is multiplied by `scales`.
+        """
         lengths = stage_rounds(self.rounds, rounds)
         scales = self.scales if isinstance(self.scales, tuple) else (self.scales,) * len(lengths)
         each = [self.steps.planned(max(1, n), step * float(scale)) for n, scale in zip(lengths, scales, strict=True)]
@@ -180,7 +195,10 @@ class Staged(Algorithm):
         return self._stage(server).steps.point(server.steps)
 
     def iterates(self, server: StagedState) -> dict[str, Any]:
-        """Return other iterates of the stage. After its last round, they are the iterates of the next stage."""
+        """Return further iterates of the current stage's algorithm by name, which metrics evaluate.
+
+        After the last round of a stage, the next stage has already begun, so they are its initial iterates.
+        """
         return self._stage(server).steps.iterates(server.steps)
 
     def _begun(self, public: Public, step: Any, rounds: Any) -> StagedState:

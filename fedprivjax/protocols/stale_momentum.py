@@ -140,20 +140,31 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class StaleMomentum(MessageSettings):
     """SGD with a separate momentum at every machine, an alternative to cancelled noise (Reshef & Levy 2025).
 
-    In round t, a participant i whose previous round was t' takes a fresh record z and computes u = t·∇f(x_t; z) −
-    (t−1)·∇f(x_{t'}; z). It sets q_i ← u + (t−1)/t'·q_i, and sends q_i with noise. The server steps along the mean of
-    the messages, as in `DPMu2`, where machines cancel noise instead. The run's state has a vector q_i for each machine.
+    Suppose that machine i takes part in round t, and that its previous round was t'. It takes a record z that was not
+    used before, and computes u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z). It updates its momentum to q_i ← u + (t−1)/t'·q_i,
+    and sends q_i with noise. In its first round, u = t·∇f(x_t; z) and q_i = u. The server takes the steps of `DPMu2`
+    along the mean of the messages. There, machines keep no momentum, and cancel the noise of earlier messages instead.
+    The state of a run has one vector q_i for each machine.
 
     Attributes:
-        mu, epsilon, noise_std, step_size, step_scale, clip: as in `DPMu2`. Privacy needs `clip`, C, which bounds the
-            norm of u. The default step of a private run is a rule of thumb: noise moves the last point w_T by
-            `noise_reach` (no theorem is claimed).
-        relative_privacy, batch, server: as in `DPMu2`.
-        noise_schedule: "uniform", or a list of positive relative noises σ_k of a machine's messages.
+        mu: target μ of Gaussian DP; inf is non-private.
+        epsilon: target ε at the run's δ (instead of `mu`).
+        noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
+        step_size: step size η of the server. The default None is the theory's step in a non-private run. In a private
+            run, it is a rule of thumb without a theorem: noise moves the last point w_T by min(D, 2·√d·G/L), for
+            diameter D, d parameters, Lipschitz constant G and smoothness L.
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: C, bound on the L2 norm of u that each machine enforces by clipping. A private run must have one.
+        relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
+            means equal μ.
+        batch: K, number of records in a message. u is the mean of their vectors, each clipped separately.
+        server: optax transformation or schedule that replaces the server's plain step. None is the plain step. With it,
+            there is no default step and no error bound.
+        noise_schedule: "uniform", or a list of positive relative noises of a machine's first, second, … message.
 
-    **Privacy**: μ-GDP per machine for replacing one record, with μ² = max_j Σ_{k≥j} (2C·a_k/σ_k)². A record first
-    enters message j of its machine, and then all later messages k. Here a_k is the product of the factors (t−1)/t' of
-    the messages after j, up to k, and σ_k the standard deviation of the noise in message k.
+    **Privacy**: μ-GDP per machine for replacing one record, with μ² = max_j Σ_{k≥j} (2C·a_k/(K·σ_k))². A record first
+    enters a message j of its machine, and stays in all later messages k, with a weight a_k. It is the product of the
+    factors (t−1)/t' of the messages after j, up to k. σ_k is the standard deviation of the noise in message k.
     """
 
     noise_schedule: str | Sequence[float] = host_only("uniform")
@@ -167,16 +178,16 @@ class StaleMomentum(MessageSettings):
 
     @property
     def algorithm(self) -> Stale:
-        """μ²-SGD with stale corrections."""
+        """Algorithm of the method: μ²-SGD, where corrections use the point of a machine's previous round."""
         return Stale(server=self.server)
 
     @property
     def privacy(self) -> NoisyMessages:
-        """Noise of the growing sums."""
+        """Privacy object of the method: independent noise in the machines' messages."""
         settings = {"clip": self.clip, "relative_privacy": self.relative_privacy, "batch": self.batch}
         return NoisyMessages(noise=self.noise_schedule, **settings)
 
     @property
     def message_noise(self) -> MessageNoise:
-        """Noise of the messages."""
+        """Description of the noise: its size in each message."""
         return self.privacy.noise_of(Growing())

@@ -45,42 +45,47 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 class TreeMomentum(MomentumProtocol):
     """Normalised SGD along a private momentum, also for non-convex losses (Tran & Cutkosky 2022, Algorithm 1).
 
-    With g_t the mean gradient of round t and α a weight, the momentum m_t = (1−α)·m_{t−1} + α·g_t is released as m̂_t =
-    m_t + noise. The noise comes from a tree over rounds, so that it grows only with log T in T rounds. With step size η
-    and projection Π onto the constraint set, the step is w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖). A random iterate is
-    reported. Machines go through their own records in epochs of N rounds.
+    Machines go through their own records in epochs of N rounds. With g_t the mean gradient of round t, the momentum is
+    m_t = (1−α)·m_{t−1} + α·g_t. It is released with noise, as m̂_t. The noise is computed from the nodes of a binary
+    tree over rounds, so it grows only with log T in T rounds. The server takes steps of fixed length η along it:
+    w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖), with the projection Π onto the constraint set. It reports a uniformly random
+    iterate.
 
     Attributes:
-        mu, epsilon: privacy target, `mu` or `epsilon`; inf is non-private.
-        noise_std: σ, standard deviation of the noise of one node of one tree. With the factor "independent", it is the
-            standard deviation of the noise on α·g_t.
-        step_scale: factor on `step_size`, given or the theory's.
-        step_size: η, length of every step. None is 1/√(N·T), as in Theorem 6. For clipped gradients in a set of
-            diameter D, None is this value times min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and smoothness
-            L (no theorem is claimed). If the momentum is 0, no step is taken.
+        mu: target μ of Gaussian DP; inf is non-private.
+        epsilon: target ε at the run's δ (instead of `mu`).
+        noise_std: σ, standard deviation per coordinate of the noise of one node of a tree. With the factor
+            "independent", it is the standard deviation of the noise on α·g_t.
+        step_scale: factor by which the given or default step size is multiplied.
+        step_size: η, length of every step. The default None is 1/√(N·T), as in Theorem 6. For clipped gradients in a
+            set of diameter D, this is multiplied by min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and
+            smoothness L. The latter has no theorem. If the momentum is 0, no step is taken.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
-            an ε.
-        clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
-        batch: K, number of a machine's records in a round; it must divide the number of its records.
-        sampler: "cyclic" (the same order in every epoch) or "reshuffled"; orders are public.
-        noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is
-            Theorem 4, whose noise follows from a bound on the number of nodes that contain a record.
-        trust: "server" (one tree for the mean) or "none" (one tree per machine; every machine takes part in every
-            round).
-        relative_privacy: relative μ of the machines in any unit, one number each, for an untrusted server only. The
-            largest corresponds to `mu`, and noises are inversely proportional. No machine's μ exceeds its fraction of
-            the target. The μ of a machine is below its fraction if its records count less, by their weight or order.
+            a finite target.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
+            constant that the problem states.
+        batch: K, number of a machine's records in a round. It must divide the number of its records.
+        sampler: "cyclic" for the same order of records in every epoch, or "reshuffled" for a new order. The order is
+            public.
+        noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is the
+            noise of Theorem 4, from a bound on the number of nodes that contain a record.
+        trust: "server" for one tree, whose noise is added to the momentum of the mean. "none" for one tree per machine;
+            every machine then takes part in every round.
+        relative_privacy: relative μ of the machines in any unit, one number each, for trust = "none" only. The largest
+            corresponds to `mu`, and a machine's noise is inversely proportional to its number. A machine's actual μ may
+            be smaller than its share, because of the weight or the order of its records. It is never larger.
         factor: correlation of the noise over rounds. "tree" is one tree over all rounds, and {"tree": r} are trees that
             restart every r rounds. "sensitivity tree" makes the noise of a node proportional to a record's sensitivity
-            in cyclic order. "independent" is fresh noise on every gradient. A `Factor` is any other correlation.
-        server: any optax transformation or schedule along m̂_t/‖m̂_t‖ instead of the plain step, as in `NoisySGD`. With
-            it, there is no default step and no error bound.
+            in cyclic order. "independent" is fresh noise on every gradient. Any other correlation is given by a
+            `Factor`.
+        server: optax transformation or schedule that replaces the plain step, with m̂_t/‖m̂_t‖ as its gradient. None is
+            the plain step. With it, there is no default step and no error bound.
         epoch: N; set by `calibrate`.
 
-    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²`. The inner
-    sum is over the rounds t of a node that use the record, and z is the node's last round. With a trusted server and M
-    machines, C/(K·M) replaces C/K. Nodes are Gaussian mechanisms in adaptive composition, and everything else is
-    post-processing.
+    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²`. A node sums
+    gradients of consecutive rounds, of which z is the last. The inner sum is over those rounds t of the node that use
+    the record. With a trusted server and M machines, C/(K·M) replaces C/K. Every node is a Gaussian mechanism, and
+    their composition is adaptive. Everything else is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.
@@ -106,7 +111,7 @@ class TreeMomentum(MomentumProtocol):
 
     @property
     def privacy(self) -> NoisyMomentum:
-        """Noise of the momentum by a factor."""
+        """Privacy object of the method: noise on the momentum, correlated over rounds by `factor`."""
         return NoisyMomentum(factor=self.factor, **self._shared)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):

@@ -40,7 +40,12 @@ SMOOTHINGS = ("given", "phases")
 
 
 class Stage(NamedTuple):
-    """One phase of a run: size of its cohorts, and number of rounds."""
+    """One phase of a run with several phases.
+
+    Attributes:
+        per_round: number of users in each of its rounds.
+        rounds: number of rounds of the phase.
+    """
 
     per_round: int
     rounds: int
@@ -112,30 +117,49 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class UserAGD(UserSettings):
     """Accelerated SGD (AC-SA) on batches of users (machines with one record each).
 
-    It is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along private mean gradients of the
-    users in a round, as released in `UserSGD`. For strongly convex losses, the run has several phases.
+    It is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along private mean gradients of a
+    round's users, which are made private as in `UserSGD`. For strongly convex losses, a run has several *phases*. Each
+    phase starts at the output of the previous one and restarts the acceleration.
 
     Attributes:
-        epsilon, noise_std, step_scale, clip, trust, levels, rounding, accounting, honest: as in `UserSGD`.
-        relative_privacy, vector_sum, noises: as in `UserSGD`.
-        step_size: 1/(β + S), with smoothness β and a number S that grows with the noise (`theory.cheu.agd_spread`).
-            None is the theory's value in every phase. If a clip is below the Lipschitz constant, and neither
-            `strong_convexity` nor `variance` is given, None is the rule of thumb of `AcceleratedMinibatchSGD` (no
-            theorem is claimed).
+        epsilon: target ε of every record, at the run's δ; inf is non-private.
+        noise_std: σ, standard deviation of the noise per message. The noise in the sum of n messages has standard
+            deviation σ·√n in each coordinate.
+        step_size: 1/(β + S), for smoothness β and a number S that grows with the noise
+            (`fedprivjax.theory.cheu.agd_spread`). The default None is the theory's value in every phase. It is a rule
+            of thumb without a theorem if the clip is below the Lipschitz constant and neither `strong_convexity` nor
+            `variance` is given.
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
+            constant that the problem states.
+        trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
+            "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once.
+        levels: g, number of integer levels to which a coordinate is rounded, for trust = "shuffler". None is the
+            accounting's rule.
+        rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled" or
+            "independent".
+        accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
+        honest: fraction of a round's users who are assumed to add their noise. The guarantee relies on them only.
+        relative_privacy: relative ε of the users in any unit, one number each, for trust = "none" only. The largest
+            corresponds to `epsilon`. Default: equal ε.
+        vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
+        noises: each user's noise divided by the largest noise; set by `calibrate`.
         strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.
         spread: rule for S: "optimal" minimises the explicit error bound, "paper" is the formula of the paper.
-        variance: bound on the mean squared error of a round's gradient. None is the error of noise, rounding and
+        variance: bound on the mean squared error of a round's mean gradient. None is the error of noise, rounding and
             sampling.
-        phases: number of phases; None is ⌈log₂ log₂ n⌉ for n users, see `theory.cheu.strong_phase_count`.
-        smoothing: strength of the Moreau envelopes that make a loss smooth: "given" for the problem's own strength (if
-            any), or "phases" for the best strength in every phase.
-        server: as in `AcceleratedMinibatchSGD`, without `strong_convexity`.
-        sampling: False ignores the sampling error of batches in steps and batch sizes, which then depend on the noise
-            alone. It suits records with a common optimum, where the sampling error vanishes.
-        schedule, strengths: every round's place in its phase, and the strength of its envelopes; set by `calibrate`.
+        phases: number of phases. None is ⌈log₂ log₂ n⌉ for n users (`fedprivjax.theory.cheu.strong_phase_count`).
+        smoothing: strength of the Moreau envelopes that make a loss smooth: "given" for the strength of the problem's
+            loss, if any, or "phases" for the best strength in every phase.
+        server: optax transformation or schedule that replaces the server's plain step. It needs a `strong_convexity` of
+            0. With it, there is no default step and no error bound.
+        sampling: False ignores the sampling error of batches in the choice of steps and batch sizes, which then depend
+            on the noise alone. This suits records with a common optimum, where the sampling error vanishes.
+        schedule: phase of every round and its number in that phase, with β + S; set by `calibrate`.
+        strengths: smoothing strength of every round; set by `calibrate`.
 
-    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`: a record enters one message in
-    each round that uses it.
+    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. A record enters
+    one message in each round that uses it.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.
@@ -175,7 +199,7 @@ class UserAGD(UserSettings):
 
     @property
     def algorithm(self) -> AcceleratedSGD:
-        """AC-SA."""
+        """Algorithm of the method: AC-SA, accelerated stochastic approximation, with these settings."""
         settings = {"schedule": self.schedule, "strengths": self.strengths, "step_scale": self.step_scale}
         return replace(AcceleratedSGD(server=self.server), **settings)
 
@@ -191,7 +215,15 @@ class UserAGD(UserSettings):
             raise Refusal(f"loss must be an envelope (see Moreau) with smoothing = 'phases', got {model}")
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target):
-        """Calibrate as in `Protocol.calibrate`, with every round's place in its phase, and envelopes."""
+        """Return a calibrated copy, with noise, default step, and the values that depend on the run's length.
+
+        The latter are the division of the rounds into phases and the smoothing strength of each round.
+
+        Args:
+            problem: the optimisation problem.
+            plan: run plan: who takes part in each round, and which records each message uses.
+            target: privacy target, or a given noise.
+        """
         ready = super().calibrate(problem, plan, target)
         plain = self.step_size is None and self.server is None
         places = ready._places(problem, plan) if plain else ready._given_places(plan)

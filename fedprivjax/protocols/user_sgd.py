@@ -22,38 +22,41 @@ from fedprivjax.protocols.user_settings import UserSettings
 class UserSGD(UserSettings):
     """Projected SGD on batches of users (machines with one record each), in four trust models.
 
-    It is P_SGD and P_GD of Cheu et al. 2022. In round t, the server steps along a private mean of the users' gradients
-    at its point w_t. The setting `trust` says how the mean is made private. After T rounds, the server reports the mean
-    of w_0 … w_{T−1}.
+    It is P_SGD and P_GD of Cheu et al. 2022. In round t, the server takes a projected step from its point w_t along a
+    private mean of the users' gradients. The setting `trust` says how the mean is made private. After T rounds, the
+    server reports the mean of w_0 … w_{T−1}.
 
     Attributes:
         epsilon: target ε of every record, at the run's δ; inf is non-private.
         noise_std: σ, standard deviation of the noise per message. In every trust model, the noise in the sum of n
             messages has standard deviation σ·√n in each coordinate.
-        step_scale: factor on `step_size`, given or the theory's.
-        step_size: η. None is the theory's step. If a clip is below the Lipschitz constant, None is the rule of thumb of
-            `NoisySGD` (no theorem is claimed).
-        clip: C, bound that is enforced on every record's gradient; None relies on the Lipschitz constant.
-        trust: "shuffler" has sums of one-bit messages with binomial noise. "none" has Gaussian noise on every message,
-            and "server" on the sum. "pan-private" has Gaussian noise on the sum twice, because an intruder may read the
-            memory once.
-        levels: g, number of integer levels to which a coordinate is rounded, for "shuffler"; None is the accounting's
-            rule.
-        rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled"
-            or "independent".
+        step_scale: factor by which the given or default step size is multiplied.
+        step_size: η, step size. The default None is the theory's step. If the clip is below the Lipschitz constant, it
+            is a rule of thumb without a theorem, the same as for clipped gradients in `NoisySGD`.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
+            constant that the problem states.
+        trust: "shuffler" sums one-bit messages with binomial noise, whose senders a shuffler hides. "none" adds
+            Gaussian noise to every message, and "server" to the sum. "pan-private" adds Gaussian noise to the sum at
+            its start and at its end, because an intruder may read the server's memory once.
+        levels: g, number of integer levels to which a coordinate is rounded, for trust = "shuffler". None is the
+            accounting's rule.
+        rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled" or
+            "independent".
         accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
-        honest: fraction of a round's users that certainly add their noise. The guarantee relies on these users only.
+        honest: fraction of a round's users who are assumed to add their noise. The guarantee relies on them only.
         relative_privacy: relative ε of the users in any unit, one number each. The largest corresponds to `epsilon`.
-            For trust "none" only, because in all other trust models one noise protects all users of a round equally.
-        server: any optax transformation or schedule instead of the plain step, as in `NoisySGD`. With it, there is no
-            default step and no error bound.
-        vector_sum, noises: levels and noise bits of the sums, and each user's noise divided by the largest noise,
-            `noise_std`; set by `calibrate`.
+            Default: equal ε. It needs trust = "none", because in the other trust models one noise protects all users of
+            a round.
+        server: optax transformation or schedule that replaces the server's plain step, such as `optax.adam`. With it,
+            there is no default step and no error bound.
+        vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
+        noises: each user's noise divided by the largest noise, `noise_std`; set by `calibrate`.
 
-    `noise_method="normal"` replaces binomial noise by rounded normals, an approximation that requires "gaussian-limit".
+    The option `noise_method="normal"` of a run replaces binomial noise by rounded normal noise. It is an approximation,
+    and requires accounting = "gaussian-limit".
 
-    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of `trust`: a record enters one message in
-    each round that uses it.
+    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. A record enters
+    one message in each round that uses it.
 
     Raises:
         Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or a setting of bits is given
@@ -72,5 +75,5 @@ class UserSGD(UserSettings):
 
     @property
     def algorithm(self) -> SGD:
-        """Projected SGD, whose output is the mean of the iterates."""
+        """Algorithm of the method: projected SGD, which reports the mean of the iterates."""
         return SGD(average=True, server=self.server)
