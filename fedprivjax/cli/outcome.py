@@ -2,30 +2,20 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.cli.console import Stopped, out
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import xarray as xr
-    from matplotlib.figure import Figure
-
-    from fedprivjax.experiment.jobs import Job
-    from fedprivjax.experiment.verdict import Verdict
 
 MOST_SHOWN = 2000  # largest number of machines in the plot of the data partition
 
 
 def show(
-    experiment, results, folder: Path, *, judge: str | None = None, jobs: "Sequence[Job] | None" = None
-) -> "list[Verdict]":
+    experiment, results, folder: Path, *, judge: str | None = None, jobs: Sequence[Any] | None = None
+) -> list[Any]:
     """Print the tables, then write the plots and the page.
 
     Args:
@@ -41,11 +31,10 @@ def show(
 
     with saved(folder):
         this = experiment_summary(experiment, results)
-        if judge is None and not this.hides_sizes:
-            this = replace(this, partition=_partition_plot(experiment))
+        partition = None if judge is not None or this.hides_sizes else _partition_plot(experiment)
         out.print(tables(this))
         found = [] if judge is None else judged(judge, experiment, this.best)
-        plots = all_plots(this)
+        plots = ({} if partition is None else {"partition": partition}) | all_plots(this)
         of_run = None if jobs is None else plots_of_first(this, jobs)
         written = [*save(plots, folder), write_page(this, results, plots, of_run)]
         out.say(f"written to {folder}: {', '.join(['results.nc', *(file.name for file in written)])}")
@@ -69,7 +58,7 @@ def saved(folder: Path) -> Iterator[None]:
         raise Refusal(f"{got}. {how}") from error
 
 
-def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Verdict]":
+def judged(name: str, experiment, best: Mapping[str, Any]) -> list[Any]:
     """Print the comparison with an experiment's expected numbers, and return it cell by cell."""
     from fedprivjax.experiment.verdict import verdicts
     from fedprivjax.report.audits import verdict_line, verdict_tables
@@ -81,7 +70,7 @@ def judged(name: str, experiment, best: "Mapping[str, xr.Dataset]") -> "list[Ver
     return found
 
 
-def _partition_plot(experiment) -> "Figure | None":
+def _partition_plot(experiment):
     """Print a line on the data, and return the plot of the partition, or None if no partition is fixed or readable."""
     from fedprivjax.datasets import Dataset
     from fedprivjax.experiment.build import machines_of, make_data
@@ -115,17 +104,11 @@ def resumable(folder: Path, *, keep: bool = True) -> Iterator[list[int]]:
     except KeyboardInterrupt:
         raise Stopped(f"stopped: {_how_to_go_on(folder, runs[0] if keep else 0, runs[1])}") from None
     except OSError as error:
-        if not _of_writing(error, folder):
+        inside = error.filename is None or Path(error.filename).absolute().is_relative_to(folder.absolute())
+        if isinstance(error, Refusal) or not inside:  # of data that cannot be read
             raise
         how = _how_to_go_on(folder, runs[0] if keep else 0, runs[1])
         raise Refusal(f"{error.filename or folder} must be writable, got {error.strerror or error}: {how}") from error
-
-
-def _of_writing(error: OSError, folder: Path) -> bool:
-    """Return False if an error is about data that cannot be read: a Refusal, or a file outside the results folder."""
-    if isinstance(error, Refusal):
-        return False
-    return error.filename is None or Path(error.filename).absolute().is_relative_to(folder.absolute())
 
 
 def _how_to_go_on(folder: Path, runs: int, total: int) -> str:

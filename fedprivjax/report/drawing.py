@@ -20,9 +20,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.engine.metric import Metric
 from fedprivjax.report import colours
-from fedprivjax.report.cells import CHOSEN, Cells, Point, at
 from fedprivjax.report.colours import letter_width, new_figure, themed_svg
 from fedprivjax.report.remarks import CHOSEN_NOTE
+from fedprivjax.report.summary import CHOSEN, Cells, Point, at
 from fedprivjax.report.tables import CONSTANT
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 
@@ -107,11 +107,8 @@ def finish(figure: Figure, panels: list[Panel], metric: Metric, words: str, acro
         axis.set_ylabel(words)
     if metric.unit == "%":
         percent_ticks(axes[0].yaxis)
-    if axes[0].get_yscale() == "linear":
-        low, high = min(axis.dataLim.y0 for axis in axes), max(axis.dataLim.y1 for axis in axes)
-        if low <= high < np.inf:  # not of an empty figure
-            axes[0].set_ylim(low - SPACE * (high - low or 1.0), high + SPACE * (high - low or 1.0))
     for axis in axes:
+        axis.margins(y=SPACE)
         axis.grid(alpha=0.3, which="major")
     if len(axes) > 1 or not label_ends(axes[0]):
         add_legend(figure, axes)

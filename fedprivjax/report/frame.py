@@ -10,9 +10,9 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
-from fedprivjax.report.cells import CHOSEN, Cells, at, is_better
 from fedprivjax.report.display import Showable, recorded_by, summarised, usual_metric
 from fedprivjax.report.remarks import CHOSEN_NOTE, footnotes
+from fedprivjax.report.summary import CHOSEN, Cells, at, is_better
 from fedprivjax.report.tables import CONSTANT, WORSE, results_table
 from fedprivjax.report.wording import grouped, points_of
 

@@ -12,9 +12,8 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
-from fedprivjax.report.cells import CHOSEN, Cells, at, tunable
 from fedprivjax.report.remarks import CHOSEN_NOTE
-from fedprivjax.report.summary import PANELS, Summary
+from fedprivjax.report.summary import CHOSEN, PANELS, Cells, Summary, at, tunable
 from fedprivjax.report.wording import points_of
 from fedprivjax.sweeps.intervals import mean_interval
 from fedprivjax.sweeps.selection import POINT, best_point

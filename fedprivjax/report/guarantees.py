@@ -31,7 +31,7 @@ def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
     Settings that change neither a target nor the values of an event share a row. If the noise of any row has a
     guarantee under another neighbouring relation too, the table shows ε under each relation.
     """
-    tables = grouped((tuple(row.summary), (job, row)) for job in jobs for row in _rows(job.prepare(), delta))
+    tables = grouped((tuple(row.summary), (job, row)) for job in jobs for row in _rows(job, delta))
     return [_guarantee_table(names, rows, delta) for names, rows in tables.items()]
 
 
@@ -47,8 +47,8 @@ def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], del
         values = [epsilon_text(value) if "ε" in name else f"{value:.4g}" for name, value in row.summary.items()]
         values += [_or_dash(each.get(relation, np.nan)) for relation in both]
         values = values if row.private else ["non-private", *[""] * (len(values) - 1)]
-        setting = _in_common([_shared(job, row.points)])
-        table.add_row(job.label, setting, range_text(row.noise_std), *values, range_text(row.sensitivity))
+        setting = _in_common(row.points)
+        table.add_row(job.label, setting, range_text(*row.noise_std), *values, range_text(*row.sensitivity))
     return table
 
 
@@ -57,7 +57,7 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
 
     Both are for the same releases. Guarantees with equal values share a row.
     """
-    listed = [(job, row) for job in jobs for row in _rows(job.prepare(), delta) if row.private]
+    listed = [(job, row) for job in jobs for row in _rows(job, delta) if row.private]
     title = f"two ways to each ε at δ = {delta:g}, for the worst machine on the first seed's schedule"
     table = Sheet(title + mixed(row.event.terms for _, row in listed), keys=2)
     for name in ("protocol", "setting", "theorem's ε", "accountant", "its ε", "verdict", "smallest valid ε"):
@@ -70,9 +70,9 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
             claims[job.label] = line.theorem
         accountant = (line.accountant, _or_dash(line.accountant_epsilon))
         cells = (job.label, _or_dash(line.epsilon), *accountant, line.verdict, _or_dash(line.valid))
-        rows.setdefault(cells, []).append(_shared(job, row.points))
-    for (label, *cells), settings in rows.items():
-        table.add_row(label, _in_common(settings), *cells)
+        rows.setdefault(cells, []).extend(row.points)
+    for (label, *cells), points in rows.items():
+        table.add_row(label, _in_common(points), *cells)
     return Group(table, *(Text(f"{label}: the claim is that of {theorem}") for label, theorem in claims.items()))
 
 
@@ -109,21 +109,17 @@ class _Row(NamedTuple):
         return found
 
 
-def _shared(job: Job, points: list[dict[str, float]]) -> dict[str, float]:
-    """Return the settings shared by all of these points, without the trial number."""
-    shared = {n: value for n, value in points[0].items() if all(p[n] == value for p in points)}
-    return {name: value for name, value in {**job.shape, **shared}.items() if name != TRIAL}
+def _in_common(points: list[dict[str, float]]) -> str:
+    """Return the settings that all points share as text, without the trial number."""
+    first, *rest = points
+    shared = [name for name, value in first.items() if all(point.get(name) == value for point in rest)]
+    return ", ".join(f"{name} {first[name]:g}" for name in shared if name != TRIAL)
 
 
-def _in_common(settings: list[dict[str, float]]) -> str:
-    """Return the common settings as text."""
-    first, *rest = settings
-    return ", ".join(f"{name} {value:g}" for name, value in first.items() if all(o.get(name) == value for o in rest))
-
-
-def _rows(start: ReadySweep, delta: float) -> list[_Row]:
+def _rows(job: Job, delta: float) -> list[_Row]:
+    start = job.prepare()
     rows: dict[tuple, _Row] = {}
-    points = points_of({name: values.tolist() for name, values in start.axes.items()})
+    points = [job.shape | point for point in points_of({name: v.tolist() for name, v in start.axes.items()})]
     noise_stds = start.configurations.noise_std.tolist()
     events = zip(_first_events(start), start.configurations.protocols, start.grid, strict=True)
     for point, noise_std, (event, protocol, member) in zip(points, noise_stds, events, strict=True):

@@ -20,11 +20,11 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import bundle
 from fedprivjax.experiment.results import Results, load
-from fedprivjax.report.cells import CHOSEN
 from fedprivjax.report.colours import look, new_figure, slots
 from fedprivjax.report.display import Tables
 from fedprivjax.report.drawing import draw_curve, epsilon_axis
 from fedprivjax.report.leaderboard_rows import FIELDS, Row, faults, leaderboard_rows
+from fedprivjax.report.summary import CHOSEN
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_text, power_text
 

@@ -19,9 +19,8 @@ from fedprivjax.experiment.results import Results
 from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import TRUST
-from fedprivjax.report.cells import Cells, Point
 from fedprivjax.report.display import summarised, usual_metric
-from fedprivjax.report.summary import TOLERANCE, Summary
+from fedprivjax.report.summary import TOLERANCE, Cells, Point, Summary
 from fedprivjax.report.tables import run_costs
 from fedprivjax.report.wording import guarantees_in, of_axes, points_of
 from fedprivjax.sweeps.intervals import INTERVAL
@@ -81,7 +80,7 @@ MISSING = {  # why a field is None
 }
 DIGITS = 8  # significant digits of numbers in rows
 OF_METHODS = ("radius", "constraint", "lipschitz", "distance")  # keys of `[problem]` that do not change the federation
-COSTS = {"rounds": "taken", "gradients_per_record": "gradients", "sent_bytes": "bytes"}
+COSTS = {"rounds": "rounds_taken", "gradients_per_record": "gradients_per_record", "sent_bytes": "sent_bytes"}
 
 
 def faults(row: Any) -> list[str]:

@@ -97,7 +97,7 @@ def page(this: Summary, results: Results, plots: Mapping[str, Figure], of_run: R
         plots=[*drawn.values(), *of_run.figures],
         run=of_run.run,
         guarantees={label: guarantee_texts(data) for label, data in this.best.items()},
-        not_covered=not_covered(this.best, drawn=this.partition is not None),
+        not_covered=not_covered(this.best, drawn="partition" in plots),
         settings=results.settings,
         origin=_rows(results.provenance),
     )

@@ -17,12 +17,11 @@ from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.metric import Metric
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
-from fedprivjax.report.cells import Cells, Point, at, target_of
 from fedprivjax.report.colours import looks
 from fedprivjax.report.drawing import Panel
 from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
-from fedprivjax.report.summary import PANELS, Summary
-from fedprivjax.report.tables import AXES, differ_in_costs, run_costs, with_costs
+from fedprivjax.report.summary import PANELS, Cells, Point, Summary, at, target_of
+from fedprivjax.report.tables import AXES, COUNTED, differ_in_costs, run_costs, with_costs
 from fedprivjax.report.wording import points_of, power_text, relations
 from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.sweeps.results import has, preferred, vector_axes
@@ -32,7 +31,7 @@ CURVE = 3  # smallest number of values of a swept setting for a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
 BINS = 20
 EPSILON, ROUND, COSTS, GRID = "epsilon", "round", "costs", "grid"  # horizontal axes
-COST = ("bytes", "gradients", "hours")  # single costs that are horizontal axes
+COST = {"bytes": "sent_bytes", "gradients": "gradients_per_record", "hours": "hours"}  # single costs that are axes
 
 
 def metric_against_epsilon(this: Summary, metric: str | Metric = "test_accuracy") -> Figure:
@@ -113,23 +112,24 @@ def metric_against_costs(
 ) -> Figure:
     """Plot a metric during runs against rounds, bytes sent by a machine, gradients per record, and simulated hours.
 
-    Each of `costs` ("taken", the rounds, "bytes", "gradients", and "hours", of participation with delays) has a panel
-    with a logarithmic axis, and each participation a row of panels. Every swept setting has one value, as in
-    `Summary.drawn`. A marker is at a run's end. Bands are as in `metric_against_epsilon`. A run's bytes, gradients and
-    hours are spread evenly over its rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients
-    per record are not drawn for data whose examples are computed on demand.
+    Each of `costs`, names of a dataset ("hours" for participation with delays), has a panel with a logarithmic axis,
+    and each participation a row of panels. Every swept setting has one value, as in `Summary.drawn`. A marker is at a
+    run's end. Bands are as in `metric_against_epsilon`. A run's bytes, gradients and hours are spread evenly over its
+    rounds, which is exact for bytes and gradients of cohorts of equal size. Gradients per record are not drawn for data
+    whose examples are computed on demand.
     """
     name = this.metric(metric).name
     spent = {label: run_costs(data) for label, data in with_costs(this.best).items() if name in data}
     shown = [cost for cost in costs if any(one[cost].notnull().any() for one in spent.values())]
     if not shown:
-        raise Refusal(f"results must have {' or '.join(costs)} of runs to be drawn against them, got none")
+        wanted = " or ".join(COUNTED.get(cost, AXES[cost]) for cost in costs)
+        raise Refusal(f"results must have {wanted} to be drawn against, got none")
     this, cells, figure, panels = _panelled(this, metric, across=len(shown))
     for (axis, point), cost in zip(panels, cycle(shown), strict=False):
         for label, data, style in _parts(this, cells, point):
             if label in spent:
                 whole = run_costs(data)
-                scale = float(whole[cost] / whole["taken"])
+                scale = float(whole[cost] / whole["rounds_taken"])
                 if np.isfinite(scale):
                     _draw_path(axis, this, data, cells, scale, **style, markevery=[-1])
         _label(axis, cost)
@@ -168,7 +168,7 @@ def client_metrics(this: Summary) -> list[str]:
 
 def all_plots(this: Summary) -> dict[str, Figure]:
     """Return every plot with more than one value on its horizontal axis, by name."""
-    made: dict[str, Figure] = {} if this.partition is None else {"partition": this.partition}
+    made: dict[str, Figure] = {}
     everyone = [m for m in this.shown_in("against_epsilon") if all(has(data, m.name) for data in this.best.values())]
     if _sweeps_epsilon(this):
         for metric in everyone:
@@ -200,7 +200,7 @@ def drawn_against(this: Summary) -> dict[str, Callable[[str | Metric], Figure]]:
         found[ROUND] = partial(metric_over_rounds, this)
         if with_costs(this.best):
             found[COSTS] = partial(metric_against_costs, this)
-            found |= {cost: partial(metric_against_costs, this, costs=[cost]) for cost in COST}
+            found |= {axis: partial(metric_against_costs, this, costs=[cost]) for axis, cost in COST.items()}
     return found | ({GRID: partial(metric_over_grid, this)} if grid_axes(this) else {})
 
 
@@ -274,7 +274,7 @@ def _scale_rounds(axis: Axes) -> None:
 def _label(axis: Axes, name: str) -> None:
     axis.set(xlabel=AXES[name], xscale="log")
     drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
-    if name == "bytes":
+    if name == "sent_bytes":
         low, high = axis.get_xlim()
         if high > 30 * low:  # fewer ticks, since "100 kB" is longer than a number
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)) if high < 300 * low else LogLocator(numticks=6))

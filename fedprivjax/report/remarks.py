@@ -7,9 +7,8 @@ import xarray as xr
 
 from fedprivjax.engine.simulate import STEPS
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
-from fedprivjax.report.cells import ALONE, Cells, along, tunable
-from fedprivjax.report.summary import TOLERANCE, Summary
-from fedprivjax.report.tables import CONSTANT, EXPECTED, WORSE, realised_differs
+from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, tunable
+from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
 from fedprivjax.report.wording import grouped, terms_of
 from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, clip_has_no_effect, edges
@@ -161,7 +160,7 @@ def _weights(best: Mapping[str, xr.Dataset]) -> list[str]:
 
 def _expected(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return a line that names costs of secret samples or cohorts, which are expected values."""
-    costs = " and ".join(EXPECTED[name] for name in _distinct(data.attrs.get("expected", "") for data in best.values()))
+    costs = " and ".join(COUNTED[name] for name in _distinct(data.attrs.get("expected", "") for data in best.values()))
     return [f"{costs}: expected values where samples or participation are secret"] if costs else []
 
 

@@ -157,9 +157,7 @@ def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
     stated = one.stated
     values = stated.values if one.mus is None else np.atleast_1d(gdp.epsilon(stated.values, one.delta))
     figure, (axis,) = panelled(1, *SIZE)
-    span = values.max() - values.min()
-    edges = np.linspace(values.min(), values.max(), BINS + 1) if span > 1e-9 else values[:1] + np.array([-0.02, 0.02])
-    axis.hist(values, edges.tolist(), weights=stated.counts, color=colour(0))
+    axis.hist(values.round(9), BINS, weights=stated.counts, color=colour(0))
     axis.axvline(one.epsilon, color=CONSTANT, ls=":")
     terms = f"(δ = {power_text(one.delta)}, {relations([one.terms])})"
     worst = np.flatnonzero(one.per_machine >= (1 - 1e-9) * stated.max)
@@ -167,8 +165,6 @@ def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
     which += f" and {worst.size - 1} more" if worst.size > 1 else ""
     axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"the worst: {which}, ε = {one.epsilon:.4g}")
     _whole(axis.yaxis)
-    if span <= 1e-9:
-        axis.set_xlim(values[0] - 1, values[0] + 1)
     return figure
 
 

@@ -11,22 +11,26 @@ from fedprivjax.experiment import Experiment, tuning_experiment
 from fedprivjax.experiment.tuning import Choice, formatted
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import wording
-from fedprivjax.report.cells import Point, varied
-from fedprivjax.report.summary import Summary
+from fedprivjax.report.summary import Point, Summary, varied
 from fedprivjax.report.text_table import Sheet
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 from fedprivjax.sweeps.results import has, preferred, rounds_to
 
 CONSTANT = "constant predictor"
 COUNTED = {
-    "taken": "rounds",
-    "gradients": "gradients a record",
+    "rounds_taken": "rounds",
+    "gradients_per_record": "gradients a record",
     "messages": "messages a machine sends",
-    "bytes": "bytes a machine sends",
+    "sent_bytes": "bytes a machine sends",
 }
-EXPECTED = {"gradients_per_record": COUNTED["gradients"], "sent_bytes": COUNTED["bytes"]}  # may be expected values
+OF_ROUND = ("sent_messages", "sent_bits")  # costs of a machine in a round
 ALIKE = 0.005  # relative difference up to which costs share a row
-AXES = {"taken": "rounds", "bytes": "sent by a machine", "gradients": "gradients a record", "hours": "simulated hours"}
+AXES = {
+    "rounds_taken": "rounds",
+    "sent_bytes": "sent by a machine",
+    "gradients_per_record": "gradients a record",
+    "hours": "simulated hours",
+}
 WORSE = " †"  # mark of a mean that is worse than the constant predictor's value
 Columns = dict[str, xr.DataArray]  # text of each column, on its own axes
 BEST = "best_"  # beginning of the names of chosen settings (see `select`)
@@ -134,13 +138,9 @@ def chosen_tables(this: Summary) -> list[Sheet]:
         for name in (str(each) for each in data.data_vars if str(each).startswith(BEST)):
             values, trials = data[name], [dim for dim in data[name].dims if dim not in this.varied]
             ends = values.min(trials), values.max(trials)
-            columns[f"{label}: {name.removeprefix(BEST)}"] = _texts(_range_text, *ends)
+            columns[f"{label}: {name.removeprefix(BEST)}"] = _texts(wording.range_text, *ends)
     title = f"settings chosen by the best mean {this.evaluation.select}, not covered by the guarantee"
     return [_grid_table(title, this, this.varied, ["mu"], columns)] if columns else []
-
-
-def _range_text(low: float, high: float) -> str:
-    return wording.range_text([low, high])
 
 
 def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
@@ -151,21 +151,11 @@ def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
 def run_costs(data: xr.Dataset) -> xr.Dataset:
     """Return the cost of a run, averaged over seeds, at every point of a dataset.
 
-    The variables are the keys of `COUNTED`, `hours` (NaN without delays), `seconds`, and per machine and round
-    `of_round` (messages) and `bits_of_round`.
+    The variables are the keys of `COUNTED`, `OF_ROUND`, `hours` (NaN without delays) and `seconds`.
     """
-    sent_bytes = data["sent_bytes"]
-    found = {
-        "taken": data["rounds_taken"],
-        "gradients": data["gradients_per_record"],
-        "messages": 8 * sent_bytes / data["sent_bits"] * data["sent_messages"],
-        "bytes": sent_bytes,
-        "hours": data["hours"] if "hours" in data else xr.full_like(sent_bytes, np.nan, float),
-        "seconds": data["seconds"],
-        "of_round": data["sent_messages"],
-        "bits_of_round": data["sent_bits"],
-    }
-    return xr.Dataset({name: each.mean("seed") if "seed" in each.dims else each for name, each in found.items()})
+    messages = 8 * data["sent_bytes"] / data["sent_bits"] * data["sent_messages"]
+    found = data.assign(messages=messages, hours=data.get("hours", np.nan))
+    return found[[*COUNTED, *OF_ROUND, "hours", "seconds"]].mean("seed")
 
 
 def costs_table(this: Summary) -> Sheet:
@@ -173,7 +163,7 @@ def costs_table(this: Summary) -> Sheet:
     runs = {label: run_costs(data) for label, data in with_costs(this.best).items()}
     own = {label: [name for name in this.varied if _differs(costs, name)] for label, costs in runs.items()}
     axes = [name for name in this.varied if any(name in names for names in own.values())]
-    many = any((costs["of_round"] > 1).any() for costs in runs.values())
+    many = any((costs["sent_messages"] > 1).any() for costs in runs.values())
     table = Sheet(f"what a run costs, mean over {this.over}; seconds with compiling", keys=1 + len(axes))
     table.add_columns("protocol", justify="left")
     timed = any(costs["hours"].notnull().any() for costs in runs.values())
@@ -190,16 +180,16 @@ def _differs(costs: xr.Dataset, axis: str) -> bool:
     """Return True if a run's cost changes along an axis by more than `ALIKE`. Seconds always vary and are ignored."""
     if axis not in costs.dims:
         return False
-    counted = [costs[name] for name in (*COUNTED, "hours", "of_round", "bits_of_round") if axis in costs[name].dims]
+    counted = [costs[name] for name in (*COUNTED, *OF_ROUND, "hours") if axis in costs[name].dims]
     return any(bool((each.max(axis) - each.min(axis) > ALIKE * each.max(axis)).any()) for each in counted)
 
 
 def _cells(costs: xr.Dataset, many: bool, timed: bool) -> list[str]:
     """Return the numbers of a row, each the mean of the cells that share the row."""
     value = {str(name): float(each.mean()) for name, each in costs.items()}
-    sent = wording.count_text(value["messages"]), wording.count_text(value["bytes"])
-    counted = [f"{value['taken']:.0f}", wording.number_text(value["gradients"], "–"), *sent]
-    of_round = [f"{value['of_round']:.3g} ({value['bits_of_round']:.3g})"] * many
+    sent = wording.count_text(value["messages"]), wording.count_text(value["sent_bytes"])
+    counted = [f"{value['rounds_taken']:.0f}", wording.number_text(value["gradients_per_record"], "–"), *sent]
+    of_round = [f"{value['sent_messages']:.3g} ({value['sent_bits']:.3g})"] * many
     hours = [wording.number_text(value["hours"], "–")] * timed
     return [*counted, *of_round, *hours, wording.number_text(value["seconds"], "–")]
 
@@ -207,7 +197,7 @@ def _cells(costs: xr.Dataset, many: bool, timed: bool) -> list[str]:
 def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
     """Return True if there are several protocols and their rounds, bytes or hours differ at some point."""
     runs = [run_costs(data) for data in with_costs(best).values()]
-    return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("taken", "bytes", "hours"))
+    return any(_apart(one[name], runs[0][name]) for one in runs[1:] for name in ("rounds_taken", "sent_bytes", "hours"))
 
 
 def _apart(one: xr.DataArray, other: xr.DataArray) -> bool:

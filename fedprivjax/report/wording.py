@@ -1,6 +1,6 @@
 """Text of tables and plots: numbers, points of a grid, metrics, protected units and neighbouring relations."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import product
 from math import isnan, log10
 from typing import Any
@@ -55,10 +55,10 @@ def number_text(value: float, missing: str = "") -> str:
     return missing if isnan(value) else f"{value:.3g}"
 
 
-def range_text(values: Sequence[float]) -> str:
+def range_text(*values: float) -> str:
     """Return the smallest and the largest of several numbers as text, or their common value.
 
-    >>> range_text([2.0, 0.5, 1.0]), range_text([1.0, 1.0])
+    >>> range_text(2.0, 0.5, 1.0), range_text(1.0, 1.0)
     ('0.5 to 2', '1')
     """
     low, high = f"{min(values):.4g}", f"{max(values):.4g}"

@@ -118,7 +118,7 @@ def test_the_step_is_chosen_in_each_trial_and_its_runs_are_averaged(steps):
     np.testing.assert_allclose(chosen, data["step_size"].values[choice.transpose("epsilon", "trial").values])
     assert np.unique(chosen).size > 1
     (sheet,) = tables.chosen_tables(summary(made, {"ours": best}))
-    assert sheet.columns[-1].cells == [range_text(row.tolist()) for row in chosen.values]
+    assert sheet.columns[-1].cells == [range_text(*row.tolist()) for row in chosen.values]
     squares = final(data, "relative_mse").mean("seed").isel(step_size=choice)
     expected = np.sqrt(squares).transpose("epsilon", "trial")  # the root of the mean, not the mean of the roots
     np.testing.assert_allclose(final(best, "relative_rmse").transpose("epsilon", "seed"), expected)

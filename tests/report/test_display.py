@@ -110,7 +110,7 @@ def test_one_cost_is_an_axis(results):
         assert words in axis.get_xlabel()
         assert axis.lines[0].get_xdata()[-1] == pytest.approx(float(data[cost].sel(mu=8).mean()))
     endless = data.assign(gradients_per_record=np.nan * data["gradients_per_record"])
-    with pytest.raises(Refusal, match="results must have gradients of runs to be drawn against them, got none"):
+    with pytest.raises(Refusal, match="results must have gradients a record to be drawn against, got none"):
         fpj.plot(endless, "excess_risk", "gradients")
 
 
