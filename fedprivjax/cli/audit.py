@@ -5,18 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedprivjax.cli.console import (
-    Change,
-    Json,
-    Stopped,
-    app,
-    leave_out,
-    load,
-    out,
-    progress,
-    require_folders,
-    write_json,
-)
+from fedprivjax.cli.console import Change, Json, Stopped, app, leave_out, load, out, progress, write_json
 
 
 @app.command()
@@ -47,7 +36,6 @@ def audit(
     from fedprivjax.report import audits as shown
     from fedprivjax.report.drawing import save
 
-    require_folders(json=json_file)
     chosen = audits.chosen(spec, lambda: load(spec, change), epsilon, delta, only)
     small = {"participation": participation, "loss": loss, "clipping": clipping}
     if each is None:

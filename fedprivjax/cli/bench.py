@@ -7,14 +7,16 @@ import typer
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.cli.console import Json, app, err, leave_out, out, progress, require_folders, status_line, write_json
+from fedprivjax.cli.console import Json, app, err, in_folder, leave_out, out, progress, status_line, write_json
 
 
 @app.command()
 def bench(
     json_file: Json = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="a group of measurements; repeatable")] = None,
-    plot: Annotated[Path | None, typer.Option(help="plot an accelerator's throughput to this PNG file")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=in_folder, help="plot an accelerator's throughput to this PNG file")
+    ] = None,
     check_device: Annotated[
         bool, typer.Option("--check-device", help="instead, compare this device with a CPU")
     ] = False,
@@ -40,7 +42,6 @@ def bench(
 
     for group in only or ():
         require_choice("group", group, bench.GROUPS)
-    require_folders(json=json_file, plot=plot)
     if plot is not None:
         bench.require_throughput(only)
     lines = []
@@ -59,7 +60,6 @@ def _compile_for(card: str, cards: int, json_file: Path | None, only: list[str] 
 
     leave_out("compile-for", others)
     compiled.require_cases(card, cards, only)
-    require_folders(json=json_file)
     with status_line("compiling") as say:
         found = list(compiled.rows(card, cards, only, say=say))
     out.print(compiled.table(found, card, cards))
@@ -71,7 +71,6 @@ def _check_device(json_file: Path | None, only: list[str] | None, plot: Path | N
     from fedprivjax.bench import accelerator as check
 
     leave_out("check-device", {"only": only, "plot": plot})
-    require_folders(json=json_file)
     described = check.description()
     out.print(", ".join(f"{name} {value}" for name, value in described.items()), highlight=False)
     if described["backend"] == "cpu":

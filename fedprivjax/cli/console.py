@@ -35,12 +35,23 @@ Spec = Annotated[str, typer.Argument(help="a TOML file, or the name of a bundled
 Change = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value in TOML, or protocol=@FILE; repeatable")
 ]
-Json = Annotated[Path | None, typer.Option("--json", help="also write the results to this JSON file")]
 Resume = Annotated[bool, typer.Option("--resume", help="resume a stopped run")]
 Out = Annotated[Path | None, typer.Option("--out", help="results folder (default: results/<name>)")]
 LOST = ("by peer", "Gloo", "NCCL")  # in jax's errors after the end of another process
 COMMANDS = ("run", "report", "list", "plan", "privacy", "audit", "reproduce", "leaderboard", "bench", "vectors")
 ENDED = "another process of the job has ended. The same command resumes from the finished chunks"
+
+
+def in_folder(param: typer.CallbackParam, file: Path | None) -> Path | None:
+    """Return the file of an option, or raise Refusal if its folder does not exist."""
+    if file is not None and not file.parent.is_dir():
+        raise Refusal(f"{param.opts[0]} must be in a folder that exists, got {file}")
+    return file
+
+
+Json = Annotated[
+    Path | None, typer.Option("--json", callback=in_folder, help="also write the results to this JSON file")
+]
 
 
 class Stopped(Exception):
@@ -210,13 +221,6 @@ def parse_change(text: str) -> tuple[str, Any]:
         return key.strip(), toml_value(f"value = {value}")["value"]
     except Unreadable:
         return key.strip(), value  # a bare word is a string
-
-
-def require_folders(**files: Path | None) -> None:
-    """Raise Refusal if the folder of a file, named by its option, does not exist. Called before any slow work."""
-    for option, file in files.items():
-        if file is not None and not file.parent.is_dir():
-            raise Refusal(f"--{option} must be in a folder that exists, got {file}")
 
 
 def write_json(value: Any, file: Path | None) -> None:

@@ -148,20 +148,20 @@ def _named(
     inside = [[name for name in bundled if name.startswith(spec.rstrip("/") + "/")] or [spec] for spec in specs]
     names = list(dict.fromkeys(name for each in inside for name in each))
     several = len(names) > 1
+    named = within if several else nullcontext
     parent = folder or (Path("results", "tiny") if tiny else Path("results"))
     found = {}
     for name in names:
-        with within(name) if several else nullcontext():
+        with named(name):
             experiment = load(name, change)
             made = scaled_down.tiny(experiment) if tiny else experiment
+            if judge:
+                verdict.check_cells(made)
+        if judge and not made.expected:
+            raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
         into = folder if folder and not several else parent / (Path(name).stem if name.endswith(".toml") else name)
         again = resume and (not several or results_folder.begun(into))
         found[name] = Named(made, into, again, _source(name, change, tiny=tiny))
-    for name, one in found.items() if judge else ():
-        if not one.experiment.expected:
-            raise Refusal(f"experiment {name!r} must have [[expected]] numbers to compare with")
-        with within(name) if several else nullcontext():
-            verdict.check_cells(one.experiment)
     for name, one in found.items() if several else ():
         with within(name), status_line(f"reading {name}") as say:
             ready_experiment(scaled_down.one_trial(one.experiment), say, judge=judge)

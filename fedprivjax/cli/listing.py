@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.cli.console import Json, app, err, out, require_folders, write_json
+from fedprivjax.cli.console import Json, app, err, in_folder, out, write_json
 from fedprivjax.report.text_table import Sheet
 
 Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class or function with the settings, or None
@@ -20,7 +20,9 @@ Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class o
 @app.command()
 def leaderboard(
     results: Annotated[list[Path] | None, typer.Argument(help="results folders, netCDF or frontier.json files")] = None,
-    into: Annotated[Path | None, typer.Option(help="also join the rows to this file, in place of equal ones")] = None,
+    into: Annotated[
+        Path | None, typer.Option(callback=in_folder, help="also join the rows to this file, in place of equal ones")
+    ] = None,
 ) -> None:
     """Show private methods ranked at equal ε, and join the rows of finished results to a leaderboard file.
 
@@ -29,7 +31,6 @@ def leaderboard(
     """
     from fedprivjax.report import leaderboard as boards
 
-    require_folders(into=into)
     known = boards.leaderboard(into) if into is not None and into.exists() else boards.Leaderboard()
     shown = boards.Leaderboard() if results else boards.leaderboard(into)
     for each in results or ():
@@ -104,7 +105,6 @@ def _print_combinations(name: str | None, json_file: Path | None) -> None:
     from fedprivjax.report.wording import grouped
     from fedprivjax.testing.combinations import algorithms, combinations, folded
 
-    require_folders(json=json_file)
     if name is not None:
         require_choice("algorithm", name, algorithms())
     found = combinations(None if name is None else [name])

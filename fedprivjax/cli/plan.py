@@ -8,7 +8,7 @@ import typer
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.cli.console import Json, app, leave_out, load, out, progress, require_folders, status_line, write_json
+from fedprivjax.cli.console import Json, app, leave_out, load, out, progress, status_line, write_json
 
 
 @app.command()
@@ -52,7 +52,6 @@ def plan(
     from fedprivjax.experiment.plan_options import KEYS, plan_settings
     from fedprivjax.report.plan_text import plan_ranking, plan_report
 
-    require_folders(json=json_file)
     settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
     only = only if method is None else [method.partition(",")[0]]
     with progress("pilot") if pilot else nullcontext() as on_progress:
@@ -75,7 +74,6 @@ def _plan_card(spec: str | None, card: str, json_file: Path | None) -> None:
     compiled.require_cases(card)
     if spec is None:
         raise Refusal("--card must go with an experiment, got none. Name one")
-    require_folders(json=json_file)
     experiment = load(spec, None)
     with status_line("reading") as say:
         found = compiled.plan_rows(experiment, card, say)

@@ -32,7 +32,7 @@ from fedprivjax.report.wording import power_text, relations
 CELLS = 400  # most rows and columns of an image; more machines or rounds share one
 MOST = 2000  # most rows of a matrix that is drawn
 ENDS = 40  # most numbers of rounds for which ε is computed
-BINS = 30
+BINS = 31  # odd, so that one value is in the middle of its bar
 SIZE = 6.0, 3.8  # width and height in inches
 
 
