@@ -35,18 +35,23 @@ class FineTuned(NamedTuple):
 
 
 def fine_tuned(params: Any, problem: Problem, *, steps: int, step_size: float) -> FineTuned:
-    """Return the clients' models after gradient steps on their own records, with their test losses and accuracies.
+    """Fine-tune shared parameters for each client, and return the models with their test results.
 
-    Each step follows the mean gradient of all training records of the client, and is projected onto the constraint set.
-    A client without training records keeps the parameters.
+    Every client starts at the shared parameters and takes gradient steps on its own training records. A step uses the
+    mean gradient of all of them, and is projected onto the problem's constraint set. A client without training records
+    keeps the parameters.
 
     **Privacy.** Models, losses and accuracies are private data of each client: no guarantee covers them.
 
     Args:
         params: shared parameters, such as `run.params`.
-        problem: problem with records of each machine, and test examples of each client.
-        steps: number of steps, 0 for the shared parameters themselves.
-        step_size: step size.
+        problem: problem with a partition of the training records over machines, each of which is a client, and with
+            test examples that are assigned to clients (`test_machine_of`).
+        steps: number of steps. With 0, the shared parameters themselves are tested.
+        step_size: step size of the gradient steps.
+
+    Returns:
+        Models, mean test losses and test accuracies, each with a first axis of clients.
 
     Raises:
         Refusal: if machines have no records or clients no test examples, or if a number is invalid.

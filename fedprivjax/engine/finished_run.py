@@ -56,24 +56,29 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SavedRun:
-    """One finished run without its protocol and plan, as `Run.save` writes it.
+    """One finished run as `Run.save` writes it and `load_run` reads it: parameters, metrics and guarantee.
+
+    The protocol object and the run plan, whose samples of records may be secret, are not part of it.
 
     Attributes:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
-        iterates: recorded metrics by name, for each iterate by name; float32 [evaluations], and a further axis for
-            vectors. The iterate "output" is the reported point, and also has the metrics of the rounds. Other iterates
-            are those of the protocol, such as "last".
+        iterates: recorded metrics: `iterates["output"]["test_loss"]`, for example, is the test loss of the reported
+            parameters at each evaluation; float32, shape [evaluations], with a further axis for metrics that are
+            vectors. "output" also has metrics that describe rounds, such as the noise. Other names are further iterates
+            of the protocol, such as "last".
         params: reported parameters.
         guarantee: privacy guarantee of the run.
-        costs: costs of one machine per round and of the whole run, see `ReadyRun.costs`, and `seconds`, the wall time
-            with compilation. This time differs between runs.
+        costs: costs by name: those of `ReadyRun.costs`, per machine, and `seconds`, the wall time of the run with its
+            compilation.
         expected: names of costs that are expected values, because samples or participation are secret.
-        method: protocol and its settings, as text.
-        predictor: loss, network and preparation of raw rows, or None if the model is a custom function.
-        kept: states of machines after the run, with the models of clients, or None. No guarantee covers them.
+        method: name and settings of the protocol, as text.
+        predictor: everything that predictions need in addition to parameters: loss, network and conversion of rows to
+            features. None if the model is a custom function.
+        kept: states that machines keep between rounds, such as personal models, after the last round, or None if
+            machines keep none. No privacy guarantee covers them.
         non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
-        non_private_data: parts of the data computed from private records before the run, which the guarantee does not
-            cover.
+        non_private_data: texts that name values which were computed from private records before the run, such as a mean
+            for scaling. The guarantee does not cover these values.
     """
 
     rounds: np.ndarray
@@ -90,47 +95,65 @@ class SavedRun:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """Recorded metrics of the reported point and of the rounds, by name; float32 [evaluations]."""
+        """Recorded metrics of the reported parameters and of rounds, by name; float32 [evaluations].
+
+        A metric with one value per client, for example, has a further axis.
+        """
         return self.iterates[OUTPUT]
 
     @property
     def diverged(self) -> bool:
-        """True if any parameter or metric is not finite."""
+        """True if any of the parameters or recorded metrics is infinite or NaN."""
         leaves = jax.tree.leaves((self.params, self.iterates))
         return not all(np.isfinite(leaf).all() for leaf in leaves)
 
     @property
     def own(self) -> Any:
-        """States of machines after the run, a pytree with leaves [machines, ...], or None. No guarantee covers them."""
+        """States that machines keep between rounds, such as personal models, after the last round.
+
+        They are a pytree with leaves [machines, ...], or None if machines keep no states. No privacy guarantee covers
+        them.
+        """
         return None if self.kept is None else self.kept.own
 
     def model_of(self, client: str | int) -> Any:
-        """Return the parameters of a client's model, by name or index. No guarantee covers them."""
+        """Return the parameters of one client's model, which no privacy guarantee covers.
+
+        Args:
+            client: name or index of the client.
+
+        Raises:
+            Refusal: if machines keep no states in this method, or there is no such client.
+        """
         if self.kept is None:
             remedy = "Use a method whose machines keep a state, with keep_own = True"
             raise Refusal(f"client must go with a run whose machines keep a state, got one without. {remedy}")
         return self.kept.of(self.params, client)
 
     def predict(self, rows: Any, client: str | int | None = None) -> np.ndarray:
-        """Return the prediction of each row: a class by name or number, or a value in the target's units; shape [rows].
+        """Return the prediction for each row of features; shape [rows].
 
-        Rows are prepared as the training data. An array has raw rows, without the constant, or prepared rows, like
-        `Dataset.features`. Its values may exceed the bounds, which matter for training only.
+        A prediction is a class, by name or index, or for regression a value in the units of the target.
+
+        Rows may be raw, in the form that the dataset was made from. They are then scaled or encoded like the training
+        data, and the constant feature is appended. Rows may also have the form of `Dataset.features` already. Their
+        norms may exceed the dataset's bounds, which matter for training only.
 
         **Privacy.** Predictions are post-processing of the parameters: the guarantee for the training data covers them,
-        for any rows and number of rows. The guarantee does not protect the rows themselves. Predictions with the model
-        of a client are for this client alone, because no guarantee covers them.
+        for any number of rows. The guarantee does not protect the rows themselves. Predictions with the model of one
+        client (`client`) should be shown to this client alone, because no guarantee covers them.
 
         Args:
-            rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels]. For data
-                of a table: a pandas DataFrame with its columns, for which the target is not needed, or prepared rows.
-                Values outside of public bounds are moved to them, with a warning. If the data went through feature maps
-                (`features.mapped`), rows must be prepared and mapped, too.
+            rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels]. If the
+                data came from a table: a pandas DataFrame with the same columns, in which the target may be missing.
+                Values outside of a column's public bounds are moved to the nearest bound, with a warning. If the data
+                went through feature maps (`features.mapped`), rows must be in the form of `Dataset.features`, after the
+                same maps.
             client: name or index of the client whose model predicts, or None for the reported parameters.
 
         Raises:
-            Refusal: if rows are not finite numbers, have another width or lack a column. Also if a category is neither
-                in the training data nor in the public list, or if the model is a custom function.
+            Refusal: if rows are not finite numbers, have the wrong number of features or lack a column. Also if a
+                category is neither in the training data nor in the public list, or if the model is a custom function.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data = datasets.load("digits")
@@ -143,7 +166,9 @@ class SavedRun:
 
     @property
     def coefficients(self) -> "xr.DataArray":
-        """Parameters of a linear predictor, [feature] or [class, feature] with names; they apply to prepared features.
+        """Parameters of a linear predictor with names; shape [feature], or [class, feature] for several classes.
+
+        They are the coefficients of the features on which the model was trained, after scaling or encoding.
 
         Raises:
             Refusal: if the model is not a linear predictor.
@@ -167,11 +192,14 @@ class SavedRun:
         return self.predictor
 
     def save(self, path: str | Path) -> None:
-        """Write the run into a folder: parameters as `params.npz`, the rest as `run.json`. `load_run` reads it.
+        """Write the run into a folder, from which `load_run` reads it.
 
-        The files are written together. They hold neither the plan, whose samples may be secret, nor training records.
-        They hold the preparation of raw rows, with its parts in `non_private_data`, but no network. States of
-        machines are in a third file, `own.npz`, which no guarantee covers: do not publish it.
+        The file `params.npz` has the parameters, and `run.json` everything else.
+
+        Neither the run plan, whose samples of records may be secret, nor training records are written. The conversion
+        of raw rows to features is written, including values that were computed from the data without privacy
+        (`non_private_data` names them). A network is not written. If machines keep states between rounds, these are in
+        a third file, `own.npz`. No guarantee covers it: do not publish it.
 
         Args:
             path: folder, which is created. A run in this folder is replaced.
@@ -235,18 +263,18 @@ class SavedRun:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(SavedRun):
-    """One finished run: a `SavedRun` with its protocol and plan.
+    """Result of `simulate`: one finished run, with the protocol and the plan that it used.
 
     Attributes:
-        protocol: calibrated protocol.
-        plan: schedule and samples of the run. Only its public part, `plan.public`, may be released; text of a run
-            contains no more.
-        data_used: number and percentage of stored examples that messages use, as text. For secret samples or cohorts,
-            it is an expected value. If examples are computed on demand, or if the guarantee hides numbers of records,
-            the text says this instead.
-        worse_than_constant: texts on metrics whose last value is worse than the value of the best constant prediction,
-            with both values. The constant is computed from the training labels, without privacy. `save` does not write
-            them.
+        protocol: the protocol with its calibrated noise and its step size.
+        plan: which machines took part in each round, and which records each message used. Samples of records may be
+            secret. Only `plan.public` may be published. The text of a run (`str`) shows nothing else of the plan.
+        data_used: number and percentage of stored examples that messages use, as text. If samples or participants are
+            secret, it is an expected value. If examples are computed on demand, or if the guarantee hides numbers of
+            records, the text says so instead of a number.
+        worse_than_constant: metrics, by name, whose last value is worse than that of the best constant prediction, each
+            with both values as text. The constant prediction is computed from the training labels, without privacy.
+            `save` does not write this field.
     """
 
     protocol: Protocol
@@ -256,7 +284,10 @@ class Run(SavedRun):
 
     @property
     def hours(self) -> np.ndarray | None:
-        """Simulated hours at each evaluation, float64 [evaluations], or None if the participation has no delays."""
+        """Simulated hours from the start of the run to each evaluation; float64, shape [evaluations].
+
+        None if the participation scheme has no delays.
+        """
         hours = self.plan.schedule.hours
         return None if hours is None else hours[self.rounds - 1]
 

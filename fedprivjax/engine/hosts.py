@@ -134,7 +134,14 @@ def replicated(arguments: Any, mesh: Mesh | None) -> Any:
 
 
 def local(results: Any) -> Any:
-    """Return a program's replicated results as arrays on one device of this process."""
+    """Return a program's results as arrays that this process can read.
+
+    The results of a run that several processes compute together are replicated: every device holds a full copy. Each
+    array is replaced by the copy on a device of this process.
+
+    Args:
+        results: a pytree of arrays.
+    """
     return jax.tree.map(lambda leaf: leaf if leaf.is_fully_addressable else leaf.addressable_data(0), results)
 
 

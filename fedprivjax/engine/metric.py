@@ -24,16 +24,19 @@ OUTPUT = "output"
 
 
 class Snapshot(NamedTuple):
-    """Input of a metric at one evaluation.
+    """Values of a run at one evaluation, from which a metric is computed.
 
     Attributes:
-        params: reported parameters.
-        noise: noise in the last round's aggregate, [d], or None.
-        info: scalars reported by the rounds, by name; each is the mean since the last evaluation.
-        shared: values that several metrics use, by name. The first metric that needs a value computes it. None shares
-            no values.
-        personal: function from a machine's index to the parameters of its model, or None for the reported ones.
-        models: models of all machines in gossip, leaves [machines, ...], or None.
+        params: the parameters at which the metric is evaluated: the reported ones, or another iterate of the protocol.
+        noise: noise in the server's aggregate of the last round, for d parameters a vector [d]. None if there is no
+            noise.
+        info: scalars that the protocol reports in each round, by name. Each is the mean over the rounds since the last
+            evaluation.
+        shared: values that several metrics use, by name, such as the test scores. The first metric that needs such a
+            value computes it and stores it here. None shares no values.
+        personal: function from a machine's index to the parameters of its personal model. None if machines have no
+            personal models.
+        models: models of all machines in a gossip method, leaves [machines, ...]. None for methods with a server.
     """
 
     params: Any
@@ -45,7 +48,11 @@ class Snapshot(NamedTuple):
 
 
 def nothing(problem: Problem) -> None:
-    """Return None, for a metric that needs nothing, or that has no constant predictor."""
+    """Default of the fields `needs` and `constant` of a `Metric`: return None for every problem.
+
+    As `needs`, it means that the metric can be computed for every problem. As `constant`, it means that no constant
+    prediction is compared with the metric.
+    """
 
 
 def needs_test(problem: Problem) -> str | None:
@@ -64,11 +71,14 @@ def _correct(problem: Problem) -> Any:
 
 
 def unknown(problem: Problem) -> None:
-    """Return None, for a metric of which it is unknown whether it uses private data."""
+    """Default of the field `private` of a `Metric`: return None for every problem.
+
+    It means that the package does not know whether the metric is computed from private data.
+    """
 
 
 def never(problem: Problem) -> bool:
-    """Return False: the metric uses no private data."""
+    """Return False, for the field `private` of a `Metric` that never uses private data."""
     return False
 
 
@@ -78,12 +88,12 @@ def always(problem: Problem) -> bool:
 
 
 def anything(problem: Problem) -> tuple[float, float]:
-    """Return (−inf, inf), for a metric that may be any number."""
+    """Default of the field `limits` of a `Metric`: return (−inf, inf), since the value may be any number."""
     return -inf, inf
 
 
 def share(problem: Problem) -> tuple[float, float]:
-    """Return (0, 1): the metric is a fraction."""
+    """Return (0, 1), the range of a `Metric` that is a fraction, for its field `limits`."""
     return 0.0, 1.0
 
 
@@ -99,34 +109,37 @@ def as_losses(problem: Problem) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Metric:
-    """A scalar or a vector that a run records, with its properties.
+    """A quantity that runs record at their evaluations, a scalar or a vector, and how it is displayed.
 
     Attributes:
         name: name in results.
-        function: `(problem, snapshot) -> scalar`, or a vector if it has an `axis`, traced by jax. For `of="mean"`, a
-            NumPy function of another metric's mean.
-        of: object that the metric describes. "params" are parameters: the metric is recorded for the output and every
-            other iterate of the protocol. All others are recorded once: "round" is the last round (its noise), "info" a
-            scalar that the rounds report, "own" the machines' own models, and "models" all models in gossip. "mean" is
-            another metric's mean over a trial's runs, or over a run's evaluations.
-        needs: `problem -> text`: requirement that the problem does not meet, such as "a test set", or None if there is
-            none.
-        private: `problem -> bool`: True if the metric is computed on private data, so that no guarantee covers it.
-            None, the default, means that this is unknown.
-        limits: `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are clipped.
-        constant: `problem -> float`: value of the best constant prediction, computed on the host from the training
-            labels, or None if there is none. Tables mark worse values.
-        better: "lower" or "higher": direction of improvement, used to select the best point of a grid.
+        function: function `(problem, snapshot) -> value` that jax traces, where the `Snapshot` has the parameters and
+            other values of the run at an evaluation. The value is a scalar, or a vector if the metric has an `axis`.
+            For `of="mean"`, it is instead a NumPy function of another metric's mean, such as its root.
+        of: object that the metric describes. "params": parameters; the metric is recorded for the reported parameters
+            and for every other iterate of the protocol, such as "last". All other metrics are recorded once per
+            evaluation. "round": the last round, such as its noise. "info": a scalar that the protocol reports in each
+            round. "own": the personal models of machines. "models": the models of all machines in a gossip method.
+            "mean": another metric's mean over runs or over evaluations.
+        needs: function `problem -> text`. The text names a requirement of the metric that the problem does not meet,
+            such as "a test set". None if the problem meets all of them.
+        private: function `problem -> bool`: True if the metric is computed from private data, so that no guarantee
+            covers it, False if not. The default returns None, which means that this is unknown.
+        limits: function `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are
+            clipped.
+        constant: function `problem -> float`: the metric's value for the best constant prediction, computed from the
+            training labels, or None if this makes no sense. Tables mark worse values.
+        better: "lower" or "higher": direction of improvement, by which the best configuration of a grid is selected.
         default: True if runs record the metric by default.
-        label: text of titles and axes; empty for the name with spaces.
+        label: text of titles and axes. If empty, the name is used, with spaces for underscores.
         unit: empty, or "%" for a fraction that is displayed in per cent.
         digits: number of displayed decimals.
         shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
             and "against_costs" (rounds, bytes and gradients, if protocols differ in rounds or bytes).
-        axis: name of the axis of a vector, or empty for a scalar. Values along "client" have the clients' names in
-            results. Sweeps name the axes of other arrays after the metric. Tables and plots show scalars only.
-        of_mean: metric that is displayed instead of this metric's mean over a trial's runs, or over a run's
-            evaluations, and computed from it, such as a root. None displays the mean itself.
+        axis: name of the axis of a vector, or empty for a scalar. Along the axis "client", results have the clients'
+            names. Tables and plots show scalars only.
+        of_mean: metric that is computed from this metric's mean over runs or over evaluations, and displayed instead of
+            the mean. An example is the root of a mean square. None displays the mean itself.
 
     >>> import jax.numpy as jnp
     >>> largest = Metric("largest", lambda problem, snapshot: jnp.max(snapshot.params), unit="%", digits=1)
@@ -152,21 +165,21 @@ class Metric:
 
     @property
     def scale(self) -> float:
-        """Factor from a recorded value to a displayed value."""
+        """Factor from recorded to displayed values: 100 for a metric in per cent, otherwise 1."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
     def words(self) -> str:
-        """Displayed name, without unit."""
+        """Name of the metric as tables and plots display it, without its unit."""
         return self.label or self.name.replace("_", " ")
 
     @property
     def title(self) -> str:
-        """Displayed name with unit."""
+        """Name of the metric as tables and plots display it, with its unit."""
         return f"{self.words} {self.unit}".rstrip()
 
     def require_arguments(self) -> None:
-        """Raise Refusal unless the function takes the two arguments of a metric."""
+        """Raise Refusal unless the metric's function can be called with two arguments, (problem, snapshot)."""
         try:
             inspect.signature(self.function).bind(None, None)
         except TypeError:
@@ -177,11 +190,16 @@ class Metric:
             pass
 
     def text(self, value: float, *, sign: bool = False) -> str:
-        """Return a value as displayed text, with a plus sign if `sign`, or a dash for NaN."""
+        """Return a recorded value as displayed text, in the metric's unit, or a dash for NaN.
+
+        Args:
+            value: recorded value, such as 0.934 for 93.4%.
+            sign: True to write a plus sign before a positive value.
+        """
         return "–" if isnan(value) else f"{value * self.scale:{'+' * sign}.{self.digits}f}"
 
     def amount(self, value: float) -> str:
-        """Return a difference of values as text: "0.02", or "2 points" for percentages."""
+        """Return a difference of two values of the metric as text: "0.02", or "2 points" for percentages."""
         return f"{value * self.scale:g}" + (" points" if self.unit == "%" else "")
 
 

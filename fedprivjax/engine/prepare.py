@@ -79,15 +79,18 @@ class Arguments(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadyRun:
-    """A prepared run.
+    """Result of `ready`: a prepared run, with its plan, calibrated protocol, noise sampler and guarantee.
 
     Attributes:
-        protocol: calibrated protocol, with its target cleared.
-        problem, plan, seeds: the run's other inputs.
+        protocol: the protocol with its calibrated noise. Its privacy target is removed, since the noise now determines
+            the privacy.
+        problem: data, loss and constraint set.
+        plan: which machines take part in each round, and which records each message uses.
+        seeds: seeds of participation, samples of records, and noise.
         mechanism: sampler of the noise, or `Silent` if there is none.
-        static: settings on which the compiled program depends, such as metrics and rounds between evaluations.
-        event: description of the protocol's releases on this plan, for privacy accounting.
-        target: privacy target of the calibration.
+        static: settings with which the program is compiled, such as metrics and rounds between evaluations.
+        event: description for privacy accounting of all noisy messages of the run (the released mechanism).
+        target: privacy target for which the noise was calibrated.
         delta: δ at which the guarantee states ε.
     """
 
@@ -111,7 +114,7 @@ class ReadyRun:
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """Privacy guarantee of the run."""
+        """Privacy guarantee of the run, with ε at `delta`."""
         return replace(self.event.guarantee(self.delta), streams=self._streams)
 
     @property
@@ -128,24 +131,28 @@ class ReadyRun:
 
     @property
     def costs(self) -> dict[str, float]:
-        """Costs of one machine by name, in a round, such as `sent_bits`, and in the whole run.
+        """Costs of one machine by name, per round and for the whole run.
 
-        Costs of the whole run are `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over machines.
-        Methods with local steps or client state add further costs, and participation with delays adds `hours`. All
-        costs are expected values if samples or cohorts are secret. `gradients_per_record` is NaN if examples are
-        computed on demand, or if it would reveal a number of records that the guarantee hides.
+        Per round: `sent_messages`, `sent_bits` (of all its messages), and `gradients_per_use` (gradients each time a
+        record is used). For the whole run: `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over
+        machines.
+
+        Methods with local steps or client state have further costs. Participation with delays adds `hours`, the
+        simulated time of the run. If samples or participants are secret, costs are expected values.
+        `gradients_per_record` is NaN if examples are computed on demand, or if it would reveal a number of records that
+        the guarantee hides.
         """
         each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
 
     @property
     def inputs(self) -> RoundInputs:
-        """Inputs of all rounds, participants and their records, as host arrays with leaves [rounds, ...].
+        """Participants of each round and the records that they use, as NumPy arrays [rounds, ...].
 
-        Secret record indices are sampled at the first access.
+        If samples of records are secret, they are sampled when this property is first read.
 
         Raises:
-            Refusal: if record indices do not agree with their sampler.
+            Refusal: if record indices do not agree with the sampler that the protocol declares.
         """
         inputs = round_inputs(self.plan)
         require_valid_plan(self.plan, self.problem)
@@ -153,22 +160,37 @@ class ReadyRun:
 
     @property
     def host_noise(self) -> Any:
-        """Noise that is sampled on the host before the run, leaves [rounds, ...], or None if there is none."""
+        """Noise that is sampled with NumPy before the run, for noise that cannot be sampled on the device.
+
+        It is a pytree with leaves [rounds, ...], or None if all noise is sampled on the device.
+        """
         dimension = costs_of(self.protocol).message_dimension(self.problem)
         return self.host_noise_of(self.protocol, self.seeds.noise, dimension)
 
     def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
-        """Return the `host_noise` of another protocol on this run's plan, or None if the mechanism uses none."""
+        """Return the noise that another protocol would need to have sampled with NumPy before the run.
+
+        The protocol runs on this run's plan, as in a sweep. The result has leaves [rounds, ...], or is None if all
+        noise is sampled on the device.
+
+        Args:
+            protocol: calibrated protocol.
+            seed: seed of the noise.
+            dimension: number of numbers in a message.
+        """
         return privacy_of(protocol).host_noise(self.plan, dimension, seed) if self.mechanism.uses_host_noise else None
 
     @property
     def key(self) -> jax.Array:
-        """Random key of the run's noise."""
+        """Random key (`jax.random`) from which all noise of the run is sampled on the device."""
         return run_key(self.seeds)
 
     @property
     def arguments(self) -> Arguments:
-        """Arguments of the run's compiled program, a named tuple."""
+        """Arguments of the run's compiled program, as a named tuple.
+
+        They are the protocol, the problem, the noise sampler, the inputs of all rounds, host noise and the noise key.
+        """
         protocol, problem = as_leaves(self.protocol.traced), on_devices(self.problem, self.static.mesh)
         return Arguments(protocol, problem, self.mechanism, self.inputs, self.host_noise, self.key)
 
@@ -190,22 +212,28 @@ def ready(
     mesh: Mesh | Mapping[str, int] | None = None,
     precision: str = FLOAT32,
 ) -> ReadyRun:
-    """Prepare a run: sample the plan, calibrate the protocol, check its target, and choose the noise mechanism.
+    """Prepare a run: sample its plan, calibrate its noise, check its target, and choose a noise sampler.
+
+    The plan says which machines take part in each round, and which records each message uses.
 
     Args:
-        protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`.
-        participation: participation scheme, such as `Uniform`; see `plan.participation`, or a custom one.
+        protocol: a protocol with a privacy target (`mu` or `epsilon`) or a given `noise_std`.
+        problem: data, loss and constraint set.
+        participation: participation scheme, such as `Uniform`, or a custom one.
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: one integer, or `Seeds` to seed participation, samples of records and noise separately.
-        metrics: names in `metrics.METRICS`, `Metric`s, or callables `(problem, Snapshot) -> scalar`. None records the
-            default metrics that can be computed for the problem.
+        metrics: metrics to record: names such as "test_loss" (all are in `engine.metrics.METRICS`), `Metric` objects,
+            or callables `(problem, Snapshot) -> scalar`. None records the default metrics that can be computed for the
+            problem.
         eval_every: number of rounds between evaluations. None evaluates about 20 times. The last round is always
             evaluated.
         delta: δ at which the guarantee states ε.
-        order: order in which a machine uses its records, see `plan.ORDERS`.
-        noise_method: name of the noise sampler, see `noise.chooser.METHODS`. All have the same distribution, except
-            "normal", which is an approximation.
-        target: privacy target of the calibration; None is the protocol's target.
+        order: order in which a machine uses its records, for methods that use one record per message: "shuffled" is one
+            pass in random order, "stored" one pass in the order of the data. "cyclic" and "reshuffled" are several
+            passes, in the same or in new random orders.
+        noise_method: name of the noise sampler, a key of `noise.chooser.METHODS`, or "auto" for the fastest. All
+            samplers give the same distribution, except "normal", which is an approximation.
+        target: privacy target for the calibration, instead of the protocol's target. None uses the protocol's.
         mesh: mesh of devices with an axis "machines", or the number of devices as {"machines": 4}. The messages of a
             round, and the states that machines keep, are divided over them. None is one device. The mesh changes
             results by rounding only.

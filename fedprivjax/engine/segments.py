@@ -164,7 +164,17 @@ def _rounds(
 
 
 def noise_of(protocol: Any, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-    """Return the state of the noise after a round, and the round's noise, or None if no noise is drawn."""
+    """Return a protocol's state after it has sampled a round's noise, and this noise.
+
+    Args:
+        protocol: calibrated protocol.
+        state: state of the protocol.
+        drawn: random numbers that the noise mechanism sampled for the round, or None without noise.
+        host_noise: noise of the round that was sampled before the run, or None.
+
+    Returns:
+        A pair. If `drawn` is None, it is the unchanged state and None.
+    """
     return (state, None) if drawn is None else protocol.noise(state, drawn, host_noise)
 
 

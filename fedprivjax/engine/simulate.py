@@ -149,37 +149,41 @@ def simulate(
     checkpoint_every: int | None = None,
     keep_own: bool = True,
 ) -> Run:
-    """Run one protocol on one problem. `ready` describes all arguments that are not listed here.
+    """Run one protocol on one problem, and return the finished run.
+
+    Arguments that are not listed below are those of `ready`.
 
     Args:
         progress: True displays the completed rounds and the time left at every evaluation. A callable is called with
             (completed rounds, total rounds).
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host. The
-            metrics are those of the reported point and of the rounds: floats by name, or vectors for metrics with an
-            axis. An exception in the function ends the run.
+            metrics are those of the reported parameters and of the last rounds, by name: floats, or vectors for metrics
+            with an axis. An exception in the function ends the run.
         folder: folder of a checkpoint, `checkpoint.npz`. If the run is interrupted, the same call resumes it from the
             checkpoint, with the same numbers bit for bit. A finished run is read and returned. Evaluations after the
             last checkpoint are reported to the callbacks again. `run.costs["seconds"]` counts the last call only.
         checkpoint_every: rounds between checkpoints, rounded up to whole evaluations; None writes about 20.
-        keep_own: whether `run.own` has the states that machines keep, which take `run.costs["client_state_bytes"]`
-            bytes on the host. With several processes they are not returned.
+        keep_own: True to return the states that machines keep between rounds, such as personal models, as `run.own`.
+            They take `run.costs["client_state_bytes"]` bytes of host memory. If several processes compute the run, the
+            states are not returned.
 
     With `progress`, `on_evaluation` or `folder`, another compiled program computes the rounds between two evaluations.
     Its results differ by rounding at most. A callback runs while the device computes the next rounds.
 
     **Privacy.** The guarantee covers metrics that are computed from the parameters and public data. It covers neither
-    `run.non_private_metrics`, which the callback also receives, nor `run.own`. Each machine may see its own part of
-    `run.own`.
+    `run.non_private_metrics`, which the callback also receives, nor `run.own`. Each machine may be shown its own state
+    in `run.own`.
 
     After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over them. All
     processes make the same call and get the results. Only the first process calls `progress` and `on_evaluation`.
 
     **Resuming.** A checkpoint is used only if the code, data, settings and seeds are those of the run that wrote it.
-    Schedule and noise must be equal up to the next checkpoint, since the interrupted run may have reported metrics of
-    these rounds. `rounds` may be larger than before if all this stays equal. The method must then not depend on the
-    number of rounds, as with a given `noise_std` and `step_size`. The guarantee is then for all rounds together. It
-    does not cover a decision to continue that was made after looking at private results. The file holds the run's whole
-    state, including the states of machines, which the guarantee does not cover.
+    The participants and the noise must be equal up to the next checkpoint, since the interrupted run may already have
+    reported metrics of these rounds. `rounds` may be larger than before if nothing else changes, which requires a
+    method whose noise and step size do not depend on the number of rounds (give `noise_std` and `step_size`). The
+    guarantee is then for all rounds together. It does not cover a decision to continue that was made after looking at
+    private results. The file holds the run's whole state, including the states of machines, which the guarantee does
+    not cover.
 
     Raises:
         Refusal: if the settings are invalid or differ from the checkpoint's settings, or the checkpoint is damaged.

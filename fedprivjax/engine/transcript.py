@@ -28,21 +28,27 @@ from fedprivjax.problem.program import by_shapes, products, typed_jit
 
 
 class Transcript(NamedTuple):
-    """The adversary's view of a run, and the reported parameters.
+    """Everything that the adversary of the guarantee sees of a run, and the reported parameters.
+
+    Arrays have an entry for every slot of a round's cohort. A slot may be empty if fewer machines take part.
 
     Attributes:
-        queries: points at which machines compute gradients, [rounds, d], or [0, d] if the adversary sees the final
-            model only. With a trusted server, it sees nothing but these points and `broadcast`.
+        queries: points at which machines compute gradients, for d parameters [rounds, d], or [0, d] if the adversary
+            sees the final model only. With a trusted server, the adversary sees only these points and `broadcast`.
         messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots. With a shuffler, the
-            messages of a round are in random order. For a `LinearAdversary`, they are the sums of a round's messages
-            that it sees, [rounds, functions, d], and the first is the sum of all. None with a trusted server.
+            messages of a round are in random order. For a `LinearAdversary`, who sees given linear functions of a
+            round's messages, they are these functions, [rounds, functions, d], and the first is the sum of all
+            messages. None with a trusted server.
         params: reported parameters.
-        plan: public part of the plan. Arrays of secret participants and samples have width 0. So do samples that reveal
-            numbers of records which the guarantee hides.
-        internal: server's memory after each round, leaves [rounds, ...], or () if an intruder sees none of it.
-        steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots; None
-            if the guarantee does not count local steps as released, or the adversary sees no messages.
-        broadcast: other numbers that the server sends after each round, leaves [rounds, ...], or () if there are none.
+        plan: public part of the run plan (participants of each round, and records of each message). Arrays of secret
+            participants or secret samples of records have width 0, and so have samples that would reveal numbers of
+            records which the guarantee hides.
+        internal: the server's memory after each round, leaves [rounds, ...], if the adversary is an intruder who reads
+            it. Otherwise ().
+        steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots. None
+            if the guarantee does not treat local steps as visible, or if the adversary sees no messages.
+        broadcast: numbers that the server sends after each round in addition to the query point, leaves [rounds, ...],
+            or () if there are none.
     """
 
     queries: np.ndarray
@@ -65,10 +71,13 @@ def transcript(
     delta: float = 1e-5,
     order: str = "shuffled",
 ) -> Transcript:
-    """Run a protocol with all machines' messages and noise computed separately, and return the adversary's view.
+    """Run a protocol message by message, and return what the adversary of its guarantee sees.
+
+    `simulate` computes only what the server needs, such as the sum of a round's messages. This function computes every
+    machine's message and noise separately.
 
     The arguments are the same as for `ready`. For d parameters, the messages take rounds · per_round · d floats of
-    memory. Every local step that the guarantee counts as released takes as much again. With
+    memory. If the guarantee treats local steps as visible to the adversary, each step takes as much again. With
     `noise_method="materialised"` and the same seed, `simulate` computes the same iterates.
 
     >>> import numpy as np
