@@ -70,7 +70,7 @@ def from_dataset(
             loss.
         distance: public bound on the distance from the start to the optimum, or None for the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
-            proportional to the machines' numbers of records. None is equal weights.
+            proportional to the machines' numbers of records, which are then public. None is equal weights.
 
     Raises:
         Refusal: if the loss does not fit the labels, or the partition, bounds or starting point are invalid.

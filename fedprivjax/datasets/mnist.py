@@ -136,7 +136,7 @@ def mnist_pairs(
     show one of its two digits, and the others are of all ten digits. A fixed fifth of a machine's records, rounded up,
     is its test set: with 774 per digit, a machine has 1238 training and 310 test records.
 
-    The records are sampled in one of two ways (`draw`):
+    The argument `draw` chooses how the records are sampled:
 
     * `bootstrap`, as in the authors' code: only the first `per_digit` images of each digit are used. Records of the
       machine's pair are sampled from the images of these two digits, the other records from the images of all ten
@@ -155,7 +155,7 @@ def mnist_pairs(
             machine's two digits.
         components: number of features, at most 784.
         per_digit: number of images of each digit from which a machine samples.
-        draw: "bootstrap" or "disjoint", described above.
+        draw: way of sampling, "bootstrap" (as in the authors' code) or "disjoint" (as in the paper's text).
         trial: seed of the sampling.
         lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
             is the authors': twice the largest norm among the training records of machine 1, which is not private.

@@ -43,8 +43,8 @@ class Transcript(NamedTuple):
         plan: public part of the run plan (participants of each round, and records of each message). Arrays of secret
             participants or secret samples of records have width 0, and so have samples that would reveal numbers of
             records which the guarantee hides.
-        internal: the server's memory after each round, leaves [rounds, ...], if the adversary is an intruder who reads
-            it. Otherwise ().
+        internal: the server's memory after each round, leaves [rounds, ...], for trust "pan-private", in which the
+            adversary reads it after one round of its choice. Otherwise ().
         steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots. None
             if the guarantee does not treat local steps as visible, or if the adversary sees no messages.
         broadcast: numbers that the server sends after each round in addition to the query point, leaves [rounds, ...],

@@ -22,13 +22,15 @@ ALONG_AXIS = ("slope", *ORDER)
 
 
 class Cell(Settings):
-    """One published or measured number of `[[expected]]`.
+    """One expected number of an experiment, such as an accuracy in a paper's table.
+
+    A result is compared with it. It is one entry of `cells` in a section `[[expected]]` of an experiment file.
 
     Attributes:
-        at: values of swept settings, by name.
-        value: the number; None is not judged.
-        sd: standard deviation of the published runs.
-        runs: number of published runs.
+        at: values of the swept settings to which the number belongs, by name, such as epsilon = 2.0.
+        value: the number. None lists the setting without a comparison.
+        sd: standard deviation over the published runs, or None if unknown.
+        runs: number of published runs, or None if unknown.
     """
 
     at: dict[str, float] = {}

@@ -115,9 +115,10 @@ def begun(folder: Path) -> bool:
 
 
 def finished(folder: Path) -> bool:
-    """Return True if the folder holds readable results of the run that `inputs.json` describes.
+    """Return True if a folder holds complete and readable results of an experiment.
 
-    Warn, and return False, if the file is damaged.
+    They must be those of the run that the folder's file `inputs.json` describes. If the file of results is damaged, the
+    result is False, with a warning.
     """
     if not (folder / RESULTS).is_file():
         return False
@@ -183,7 +184,13 @@ def remove_chunks(folder: Path, *, linked: bool = False) -> None:
 
 
 def load(folder: str | Path) -> dict[str, xr.Dataset]:
-    """Load the datasets of a results folder into memory, by protocol label. Exceptions are those of `read`."""
+    """Return the results in a folder of `fedprivjax run`, as one xarray dataset per protocol.
+
+    The datasets are keyed by the protocols' labels in the experiment file, and are read into memory.
+
+    Raises:
+        Refusal: if the file of results is missing, a link, or cannot be read.
+    """
     return read(folder)[0]
 
 
@@ -191,7 +198,7 @@ def read(folder: str | Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
     """Load the results of a folder as `load_file` does.
 
     Raises:
-        Refusal: if the file is missing, a link, or cannot be read.
+        Refusal: if the file of results is missing, a link, or cannot be read.
     """
     file = Path(folder) / RESULTS
     if not file.is_file():

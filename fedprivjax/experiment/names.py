@@ -174,15 +174,21 @@ class Imported(Reflected):
 
 
 def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type, place: str = "its table") -> Any:
-    """Call a user-defined class or function with its options. Another object is returned unchanged.
+    """Return the object that an experiment file names by an import path, such as `module:Class`.
+
+    A class or function is called with the options of the file. Any other object is returned unchanged.
 
     Args:
-        what: word for the object in messages.
-        kind: class of the result.
+        what: noun for the object in messages, such as "loss".
+        path: import path, for messages.
+        found: the imported class, function or object.
+        options: keyword arguments from the file.
+        kind: class of which the result must be an instance.
         place: place of the options in the file, for messages.
 
     Raises:
-        Refusal: if options are unknown, missing or not allowed, or the result is not a `kind`.
+        Refusal: if options are unknown or missing, if an object that is not called has options, or if the result is not
+            a `kind`.
     """
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         if options:
@@ -244,7 +250,7 @@ def _file(name: str, folder: Path) -> Path:
 
 
 def cause(error: Exception) -> str:
-    """Return an exception as one line, with the file and line where it was raised.
+    """Return an exception as one line of text: type, message, and where it was raised.
 
     >>> cause(ValueError("no"))
     'ValueError: no'

@@ -85,7 +85,7 @@ class AnyKind(Reflected):
 
 
 class Phases(AnyKind):
-    """Every machine at most once, in cohorts whose sizes the protocol's own bound chooses for each phase."""
+    """Every machine at most once. The theory of a method with phases chooses each phase's cohort size."""
 
     maker = Cohorts
     per_round: Literal["theory"] = "theory"

@@ -32,7 +32,10 @@ IN_TUNING = "in [tuning]"  # before messages about the tuning experiment
 
 
 def check(experiment: Experiment) -> None:
-    """Raise Refusal if sections contradict one another. The message names the key."""
+    """Raise Refusal if settings in different sections of an experiment contradict one another.
+
+    The message names the key of the file.
+    """
     require_printable("title", experiment.title, breaks=False)
     require_printable("notes", experiment.notes)
     for one in experiment.protocol:
@@ -205,11 +208,12 @@ def titles() -> dict[str, str]:
 
 
 def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
-    """Read an experiment.
+    """Return the settings of an experiment from its TOML file, after validation.
 
     Args:
         spec: path of a TOML file, or name of a bundled experiment.
-        changes: values by dotted key ("sweep.seeds", "protocol.0.clip"), applied before validation. None removes a key.
+        changes: values by dotted key ("sweep.seeds", "protocol.0.clip"), applied before validation. The value None
+            removes a key.
 
     Raises:
         ValueError: if the experiment does not exist (the nearest name is suggested), the file is not valid TOML, a key

@@ -25,13 +25,15 @@ class UnknownLabel(Refusal, KeyError):
 
 @dataclass(frozen=True, eq=False)
 class Results(Mapping[str, xr.Dataset]):
-    """Results of `fedprivjax run`, a mapping from protocol labels to datasets.
+    """Results of an experiment: a mapping from each protocol's label to an xarray dataset.
 
     Attributes:
         folder: results folder, or the folder of the file that was loaded.
-        datasets: datasets by protocol label, over the swept axes, the protocol's own grid, `seed` and `round`.
-        provenance: versions, commit, date, wall time, machine, checksums of the data.
-        settings: text of `spec.toml`, the experiment file that was run; empty if it is unknown.
+        datasets: one dataset per protocol, by label. Its dimensions are the swept settings of the experiment, the
+            settings that are swept for this protocol alone, `seed` and `round`.
+        provenance: how the results were computed, by name: versions, commit, date, wall time, computer, checksums of
+            the data.
+        settings: text of the experiment file that was run (`spec.toml` in the folder), or empty if unknown.
     """
 
     folder: Path
@@ -112,7 +114,10 @@ class Results(Mapping[str, xr.Dataset]):
 def load(results: str | Path) -> Results:
     """Return the results in a folder, or in one netCDF file, such as its `results.nc`.
 
-    If a file is given, `settings` are those of its experiment.
+    `settings` are those of the experiment that was run.
+
+    Args:
+        results: results folder of `fedprivjax run`, or a netCDF file of results.
 
     Raises:
         Refusal: if a file is missing or cannot be read.

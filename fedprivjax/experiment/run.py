@@ -46,16 +46,20 @@ def run(
     progress: Progress | None = None,
     done: Done | None = None,
 ) -> dict[str, xr.Dataset]:
-    """Run an experiment and return a dataset over the swept axes, `seed` and `round` for each protocol label.
+    """Run an experiment, and return one xarray dataset per protocol, by its label.
 
-    With `[tuning]`, the tuning runs come first, on the data that `[tuning]` names. The datasets then hold the chosen
-    points only.
+    The dimensions of a dataset are the swept settings, `seed` and `round`.
+
+    If the experiment has a section `[tuning]`, hyper-parameters are first chosen by runs on the data that this section
+    names. The datasets then hold only the chosen hyper-parameters.
 
     Args:
         folder: results folder to write, for `fedprivjax.load` and `fedprivjax report`; None writes nothing.
-        resume: whether to resume a stopped run in the folder, or to load its finished results.
+        experiment: settings, as `experiment.load` returns them.
+        resume: True to resume a stopped run in the folder, or to load its finished results.
         progress: progress callback, called with (finished runs, all runs).
-        done: cache of the sweeps already run in this process, by `Job.identity`. New sweeps are added.
+        done: dictionary of the sweeps that were already run in this process, for reuse between experiments. New sweeps
+            are added to it. None reuses nothing.
 
     Raises:
         ValueError: if settings are invalid, before compilation, or the folder holds other results.

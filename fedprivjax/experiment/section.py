@@ -70,7 +70,10 @@ def models_in(annotation) -> list[type[Settings]]:
 
 
 def several(annotation) -> bool:
-    """Return True if a field's type is a union of several types other than None.
+    """Return True if a type annotation is a union of two or more types, not counting None.
+
+    Args:
+        annotation: type of a field of a section of an experiment file.
 
     >>> several(int | list[int]), several(float | None)
     (True, False)

@@ -262,18 +262,18 @@ def _metric(path: str, context: Mapping[str, Any] | None) -> Metric:
 
 
 class Experiment(Section):
-    """A whole experiment file.
+    """Validated settings of an experiment file. Each field is a key or a section of the file.
 
     Attributes:
-        title: title of tables, plots and the page.
-        notes: text below the title.
-        problem: the section `[problem]`.
-        participation: the section `[participation]`.
-        protocol: the sections `[[protocol]]`, one for each method.
-        sweep: the section `[sweep]`.
-        tuning: the section `[tuning]`.
-        evaluation: the section `[evaluation]`.
-        expected: the sections `[[expected]]`.
+        title: title of the experiment's tables, plots and HTML page.
+        notes: text that follows the title.
+        problem: section `[problem]`: dataset, loss, model, constraint set and partition.
+        participation: section `[participation]`: which machines take part in a round, and the number of rounds.
+        protocol: sections `[[protocol]]`, one for each method, with its privacy target and hyper-parameters.
+        sweep: section `[sweep]`: values of swept settings, and seeds.
+        tuning: section `[tuning]`: choice of hyper-parameters on other data. None if there is no such section.
+        evaluation: section `[evaluation]`: metrics, δ, and comparison with baselines.
+        expected: sections `[[expected]]`: numbers with which results are compared, such as those of a paper.
     """
 
     title: str
@@ -287,30 +287,44 @@ class Experiment(Section):
 
     @property
     def context(self) -> dict[str, Any]:
-        """Arguments of `parse` that the file was read with.
+        """The two arguments with which the experiment file was parsed, by name, for parsing parts of it again.
 
-        `folder` is searched for user-defined objects. `recorded` has the custom metrics of finished results by name.
+        `folder` is the folder in which modules of user-defined objects are searched. `recorded` is None for an
+        experiment that is to be run. If the file belongs to finished results, it has their custom metrics by name.
         """
         source, custom = self.problem.source, self.evaluation.custom_metrics.values()
         return {"folder": source.folder, "recorded": None if source.needed else {each.name: each for each in custom}}
 
     def participation_of(self, settings: ProtocolSettings) -> AnyKind:
-        """Return the participation settings of a protocol: `[participation]`, overridden by the protocol's own keys.
+        """Return the participation settings of one protocol.
+
+        They are those of the section `[participation]`. Keys of participation in the protocol's section override them.
+
+        Args:
+            settings: section `[[protocol]]` of the protocol.
 
         Raises:
-            Refusal: if the protocol's own keys are invalid.
+            Refusal: if the protocol's keys of participation are invalid.
         """
         with within(f"in the participation of {settings.label!r}"):
             return overlaid(self.participation, settings.participation, self.context)
 
     @property
     def real_axes(self) -> dict[str, list[float]]:
-        """Swept real-valued settings, each with its values."""
+        """Values of the swept settings that are real numbers, such as a clip, by name.
+
+        Swept integers such as the number of rounds are in `shapes`.
+        """
         return {name: values for name, values in self.sweep.over.items() if name not in STRUCTURAL}
 
     @property
     def shapes(self) -> list[dict[str, int]]:
-        """All combinations of the swept integers (machines, per_round, rounds, records). Each is a compiled program."""
+        """All combinations of the swept sizes, each as a dictionary such as {"machines": 20, "rounds": 100}.
+
+        Sizes are integers that change the shapes of arrays: `machines`, `per_round`, `rounds` and `records`. If
+        datasets are sampled several times (`trials`), the number of the sample is one of them. Each combination is
+        compiled separately.
+        """
         axes = {name: [int(v) for v in values] for name, values in self.sweep.over.items() if name in STRUCTURAL}
         if self.sweep.trials is not None:
             axes[TRIAL] = list(range(self.sweep.trials))

@@ -163,15 +163,16 @@ def _sweep(experiment: Experiment, tuning: TuningSettings, methods: list[Protoco
 
 @dataclass(frozen=True)
 class Choice:
-    """Chosen point of a protocol's grid.
+    """Hyper-parameters that were chosen for a protocol among the combinations (points) of its grid.
 
     Attributes:
-        values: chosen values of the settings in the grid.
-        score: mean of `evaluation.select` at the point, over all runs that did not diverge.
-        points: number of points of the grid.
-        diverged: number of diverged runs at the point.
+        values: chosen values of the settings in the grid, by name.
+        score: mean of the metric `evaluation.select` for the chosen values, over all runs that did not diverge.
+        points: number of combinations in the grid.
+        diverged: number of runs with the chosen values that diverged.
         why: text that describes the choice, its data and its effect on privacy.
-        accounted: True if no data of the run had a part in the choice.
+        accounted: True if the runs behind the choice used no data of the experiment's runs. The choice then costs these
+            data no privacy.
     """
 
     values: dict[str, float]

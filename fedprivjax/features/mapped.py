@@ -38,7 +38,11 @@ MAPS: dict[str, type[FeatureMap]] = {
 
 
 def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
-    """Return a tuple of feature maps, each given as an object, by name, or as a table of settings with its `kind`.
+    """Return feature maps as a tuple of `FeatureMap` objects.
+
+    Args:
+        said: one feature map, or several in the order of their application. Each is an object, a name such as
+            "scattering", or a dictionary of settings with the name as `kind`.
 
     >>> as_maps(["scattering", {"kind": "group_norm", "groups": 27}])
     (Scattering(scales=2, angles=8, order=2), GroupNorm(groups=27, floor=1e-05))
@@ -81,10 +85,10 @@ def built_in(each: FeatureMap) -> bool:
 
 
 def cache() -> Path | None:
-    """Return the folder where outputs of slow feature maps are cached. Its files may be deleted at any time.
+    """Return the folder in which outputs of slow feature maps are stored, or None if nothing is stored.
 
-    It is within the package's cache folder, which `$FEDPRIVJAX_CACHE` can change. If that variable is set but empty,
-    nothing is cached, and this is None.
+    It is a subfolder of the package's cache folder, which the environment variable `$FEDPRIVJAX_CACHE` can change. The
+    result is None if that variable is set to an empty text. The files in the folder may be deleted at any time.
     """
     folder = cache_folder()
     return None if folder is None else folder / "features"
@@ -155,22 +159,25 @@ def mapped(
     keep: bool | str | Path = True,
     say: Say | None = None,
 ) -> Dataset:
-    """Return a dataset with one or several feature maps applied in order.
+    """Return a dataset whose features are transformed by one or several feature maps.
 
-    The maps receive an image as [height, width, channels], without the constant feature that may follow the image. The
-    map `Constant` appends one. Features that are no image are passed unchanged. If a map is slow, such as `Scattering`,
-    its output is cached on disk (`FeatureMap.cached`) under a digest of the data and of the maps up to it. Maps after
-    the last slow map are computed at each call.
+    The maps are applied in order. They receive an image as [height, width, channels], without the constant feature that
+    may follow it. The map `Constant` can append a constant again. Features that are not an image are passed as they
+    are. If a map is slow, such as `Scattering`, its output is stored on disk, and later calls with the same data and
+    maps read it from there. Maps after the last slow map are computed at each call.
 
     **Privacy.** An example's features are a public function of that example alone, so every per-record guarantee
     remains valid. A custom map is applied to one example at a time, so it cannot mix examples. The new `feature_bound`
     is derived from the dataset's own bound, and holds for every example.
 
     Args:
-        maps: one or several `FeatureMap`s, names, or tables with a name as `kind` and settings.
-        picture: height, width (and channels, default 1) of the image at the start of an example, row by row, if the
-            dataset does not state it.
-        keep: whether to cache outputs of slow maps on disk: True for the folder `cache()`, or another folder.
+        dataset: dataset to transform.
+        maps: one or several feature maps, each a `FeatureMap`, a name such as "scattering", or a dictionary of settings
+            with the name as `kind`.
+        picture: (height, width) or (height, width, channels) of the image that a feature vector starts with, row by
+            row. Give it if the dataset does not state it.
+        keep: True to store outputs of slow maps in the folder `cache()`, a path to store them in another folder, or
+            False not to store them.
         say: progress callback, called with text.
 
     Returns:
@@ -288,7 +295,15 @@ class _Stage:
 
 
 def applied(each: FeatureMap, examples):
-    """Return the map's output for a batch, [examples, …]. A custom map is called with one example at a time."""
+    """Return the output of a feature map for a batch of examples, [examples, …].
+
+    The map of a user sees one example at a time, so that it cannot mix examples, which would void per-record
+    guarantees.
+
+    Args:
+        each: feature map.
+        examples: inputs of the map, [examples, …].
+    """
     return each(examples) if built_in(each) else jax.vmap(lambda example: each(example[None])[0])(examples)
 
 

@@ -18,15 +18,15 @@ Shape = tuple[int, ...]
 
 
 class FeatureMap(Decorated):
-    """Base class of feature maps: functions of single examples that depend on no data and have no privacy cost.
+    """Base class of feature maps: fixed functions of single examples, which have no privacy cost.
 
     Subclasses are frozen dataclasses of their settings. They define the output's shape, a bound on its norm, and the
-    map itself. A custom map is called under `jax.vmap`, so it sees one example at a time and cannot mix examples,
-    which would void the guarantees.
+    map itself. A custom map is called under `jax.vmap`. It therefore sees one example at a time and cannot mix
+    examples, which would void per-record guarantees.
 
     Attributes:
-        cached: whether the output is cached on disk. The `repr` is part of the cache key, so it must then state all
-            settings.
+        cached: True if the output should be stored on disk, for a slow map. The map's `repr` identifies the stored
+            output, and must therefore show all settings.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -75,11 +75,12 @@ def require_picture(name: str, shape: Shape) -> None:
 
 @dataclass(frozen=True)
 class GroupNorm(FeatureMap):
-    r"""Group normalisation: each group of an example's channels is brought to mean zero and variance one.
+    r"""Feature map of group normalisation: each group of an image's channels gets mean 0 and variance 1.
 
         x ↦ (x − mean)/√(variance + floor)        over all positions and channels of one group of one example
 
-    A normalised group of n numbers has norm below √n for every example. No statistic over examples is used.
+    The mean and variance are those of the group in this one example. A normalised group of n numbers has L2 norm below
+    √n for every example. No statistic over several examples is used.
 
     Attributes:
         groups: number of equal groups of neighbouring channels. None is a group for each channel.
@@ -123,7 +124,7 @@ class GroupNorm(FeatureMap):
 
 @dataclass(frozen=True)
 class UnitNorm(FeatureMap):
-    """Every example divided by its L2 norm. An example of zeros is unchanged.
+    """Feature map that divides every example by its L2 norm. An example of zeros is unchanged.
 
     >>> import numpy as np
     >>> UnitNorm()(np.array([[3.0, 4.0], [0.0, 0.0]])).round(3).tolist()
@@ -146,7 +147,7 @@ class UnitNorm(FeatureMap):
 
 @dataclass(frozen=True)
 class Constant(FeatureMap):
-    """A last feature that is constant over all examples: a linear predictor's intercept.
+    """Feature map that appends a constant feature, which serves as a linear predictor's intercept.
 
     Attributes:
         value: value of the feature. If the other features have norm 1, the default 1 contributes half of the squared
@@ -176,7 +177,7 @@ class Constant(FeatureMap):
 
 @dataclass(frozen=True)
 class Pooling(FeatureMap):
-    """Means over disjoint squares of `size × size` pixels.
+    """Feature map of average pooling: means over disjoint squares of `size × size` pixels.
 
     The mean of k numbers is at most the root of their summed squares divided by √k. Pooling therefore divides the norm
     by at least `size`.

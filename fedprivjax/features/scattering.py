@@ -82,18 +82,20 @@ def _folded(values: np.ndarray, height: int, width: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scattering(FeatureMap):
-    """Scattering transform: local means of absolute wavelet coefficients, of every channel of an image separately.
+    """Feature map of the scattering transform: local means of an image's absolute wavelet coefficients.
 
-    The first channel is the smoothed image. The next ones are the smoothed absolute values of its Morlet wavelet
-    coefficients. The last ones apply the wavelets once more, to these absolute values before smoothing. For J `scales`
-    and L `angles`, there are 1 + J·L + L²·J·(J − 1)/2 channels at every 2^J-th pixel. By default, 28 × 28 pixels give
-    81 × 7 × 7 numbers. Images are first extended by reflection, 2^J pixels on each side. Coefficients of scale j are
-    computed at every 2^j-th pixel.
+    Every channel of the image is transformed separately.
+
+    The first output channel is the smoothed image. The next ones, of first order, are smoothed absolute values of its
+    Morlet wavelet coefficients. The last ones, of second order, apply the wavelets once more to these absolute values
+    before they are smoothed. For J `scales` and L `angles`, there are 1 + J·L + L²·J·(J − 1)/2 channels at every 2^J-th
+    pixel. By default, 28 × 28 pixels give 81 × 7 × 7 numbers. Images are first extended by reflection, 2^J pixels on
+    each side. Coefficients of scale j are computed at every 2^j-th pixel.
 
     Attributes:
         scales: number of scales J. Both sides of an image must be multiples of 2^J, and larger than it.
         angles: number of angles L in half a turn.
-        order: 1 for first-order coefficients only, or 2.
+        order: 1 for channels up to first order only, or 2 for all.
 
     Source: Bruna & Mallat 2013, Invariant Scattering Convolution Networks.
 
@@ -116,7 +118,7 @@ class Scattering(FeatureMap):
 
     @property
     def paths(self) -> int:
-        """Number of output channels per input channel."""
+        """Number of output channels for each channel of the image: 81 with the default settings."""
         pairs = self.scales * (self.scales - 1) // 2 if self.order == 2 else 0
         return 1 + self.scales * self.angles + pairs * self.angles**2
 

@@ -52,19 +52,21 @@ OnProgress = Callable[[int, int], Any]
 class Pilot:
     """Settings of pilot runs, in which `plan` tries methods on synthetic data.
 
-    Methods are compared by the accuracy of their output on ten thousand test examples. If the output is an iterate
-    chosen at random, the last iterate is used instead.
+    Methods are compared by the accuracy of their reported parameters on ten thousand test examples. If a method reports
+    an iterate chosen at random, its last iterate is used instead.
 
-    Methods that use records repeatedly make 40 passes over them, unless `rounds` is given or their theory sets a number
-    of rounds. Methods that protect whole machines use the best of twelve pairs of clip and step size, chosen by runs on
-    the same synthetic data with another seed.
+    Methods that use records repeatedly make 40 passes over them. If `plan` is called with `rounds`, or if their theory
+    sets a number of rounds, they make this number of rounds instead. Methods that protect whole machines use the best
+    of twelve pairs of clip and step size, chosen by runs on the same synthetic data with another seed.
 
     Attributes:
-        seeds: number of runs of each method. Schedules, order of records and noise differ, the data do not.
+        seeds: number of runs of each method. Participants, order of records and noise differ between them, the data do
+            not.
         classes: number C of classes. For a model with d parameters, the data have d/C features, or d features for two
             classes. None takes ten classes if d/10 is a whole number above ten, otherwise two.
         accuracy: accuracy of the best linear classifier on the data.
-        clip: norm to which gradients or increments are clipped, divided by the bound on the norm of features.
+        clip: norm to which gradients, or changes of gradients, are clipped, divided by the bound on the norm of
+            features.
         radius: radius of the ball that constrains the parameters, times the bound on the norm of features.
 
     Raises:
@@ -90,7 +92,7 @@ class Pilot:
         require_positive("radius", self.radius)
 
     def shape(self, dimension: int) -> tuple[int, int]:
-        """Return the numbers of features and classes of the data for a model with `dimension` parameters.
+        """Return (features, classes) of the synthetic data, for a model with `dimension` parameters.
 
         >>> Pilot().shape(650), Pilot().shape(57), Pilot(classes=3).shape(57)
         ((65, 10), (57, 2), (19, 3))
@@ -106,7 +108,13 @@ class Pilot:
         return features, classes
 
     def attributes(self, dimension: int) -> dict[str, Any]:
-        """Return the attributes that describe the pilot in the dataset of a method comparison."""
+        """Return texts and numbers that describe the pilot, for the attributes of the result of `plan`.
+
+        The names are `pilot` (a warning that the data are synthetic), `pilot_seeds` and `pilot_data`.
+
+        Args:
+            dimension: number of parameters of the model.
+        """
         features, classes = self.shape(dimension)
         data = (
             f"{classes} classes in {features} dimensions, norms at most 1, best linear rule {100 * self.accuracy:g} %"
@@ -115,7 +123,11 @@ class Pilot:
         return {"pilot": WARNING, "pilot_seeds": self.seeds, "pilot_data": f"{data}; {runs}"}
 
     def check(self, setting: Setting) -> None:
-        """Raise Refusal if the sizes are too large, or do not fit the synthetic data."""
+        """Raise Refusal if synthetic data of these sizes cannot be made, or would be too large.
+
+        Args:
+            setting: sizes of the federation and of the model.
+        """
         self.shape(setting.dimension)
         numbers = setting.machines * setting.samples * setting.dimension
         if numbers > MOST_NUMBERS:
@@ -125,9 +137,12 @@ class Pilot:
             )
 
     def problem(self, setting: Setting) -> Problem:
-        """Return a problem with synthetic data of the setting's sizes.
+        """Return a training problem with synthetic data, of the sizes for which methods are compared.
 
-        All machines share the dataset; a record is assigned to a machine when it is used.
+        The records have no owners: a record is assigned to a machine when the machine uses it.
+
+        Args:
+            setting: sizes of the federation and of the model.
         """
         features, classes = self.shape(setting.dimension)
         options = {"accuracy": self.accuracy, "test_examples": TEST_EXAMPLES, "seed": setting.seed}
@@ -137,12 +152,12 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Trial:
-    """Candidate of a method comparison that a pilot runs.
+    """One candidate of a method comparison (`plan`) that is tried by pilot runs on synthetic data.
 
     Attributes:
-        use: use of the protocol.
-        run: calibrated run of the comparison.
-        draft: the same before calibration.
+        use: the way in which the method is used, such as one pass over the data or several.
+        run: calibrated protocol and run plan of the comparison.
+        draft: the protocol's class and its settings before calibration.
     """
 
     use: Use
@@ -155,32 +170,51 @@ class Trial:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds of the pilot: that of the comparison, unless the use fixes a number of passes."""
+        """Number of rounds of the pilot run.
+
+        It is the number in the comparison. For a method that makes a fixed number of passes in pilots, it follows from
+        these passes, unless the comparison has a given number of rounds.
+        """
         if self.use.passes is None or self.setting.rounds is not None:
             return self.run.plan.size.rounds
         return self.use.passes * ceil(self.setting.samples / self.run.batch)
 
     @property
     def work(self) -> float:
-        """Approximate number of scalars that a run computes."""
+        """Approximate number of gradient components and noise components that a pilot run computes."""
         per_use = costs_of(self.run.protocol).costs(self.run.problem)["gradients_per_use"]
         gradients = per_use * (self.setting.per_round * self.run.batch + NOISE_VECTORS)
         return float(self.rounds) * gradients * self.setting.dimension
 
     @property
     def note(self) -> str:
-        """Text on the difference from the comparison's run, or ""."""
+        """Text that says how the pilot's number of rounds differs from the comparison's, or "" if it does not."""
         planned = self.run.plan.size.rounds
         return "" if self.rounds == planned else f"{self.rounds} rounds, theory has {planned}"
 
     def options(self, pilot: Pilot) -> dict[str, dict[str, Any]]:
-        """Settings to choose from by description: those of the draft, or the method's defaults with a clip."""
+        """Return the settings that the pilot tries, each by a description. The best of them is used.
+
+        They are those that the method names for tuning. If it names none, there is one entry with the description "":
+        the method's default settings, with the clip of the pilot.
+
+        Args:
+            pilot: settings of the pilot.
+        """
         # clipped runs have a default step, so the draft's step size is not needed
         settings = {name: value for name, value in self.draft.settings.items() if name != "step_size"}
         return self.draft.tuned or {"": {**settings, "clip": pilot.clip}}
 
     def ready(self, settings: dict[str, Any], problem: Problem, seed: int) -> ReadyRun:
-        """Return one prepared run, whose noise is calibrated to ε on the sampled schedule."""
+        """Return one prepared run of the pilot, with noise calibrated to the target ε.
+
+        The calibration uses the sampled participants and records of this run.
+
+        Args:
+            settings: arguments of the protocol, except its privacy target.
+            problem: problem with the synthetic data.
+            seed: seed of participation, order of records and noise.
+        """
         s = self.setting
         protocol = self.draft.method(**settings, epsilon=s.epsilon, calibrate_to=PLAN)
         if self.draft.problem.partition_table is not None:

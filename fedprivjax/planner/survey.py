@@ -48,15 +48,17 @@ def plan(
 ) -> xr.Dataset:
     """Compare methods before a run: noise, guarantee, error bound and cost of every protocol, without any data.
 
-    A protocol that is not defined for the requested trust model is planned for trust "none" (all messages are public).
-    Its guarantee then also holds in the requested model, in which adversaries see less.
+    If a protocol is not defined for the requested trust model, its numbers are those for trust "none", in which the
+    adversary sees all messages. Its guarantee then also holds in the requested model, in which adversaries see less.
 
     Args:
         epsilon: target ε at `delta`, one value or several. The noise is calibrated to it.
-        protocols: names in `fedprivjax.protocols.PROTOCOLS`, or of algorithms with unit = "machine"; None is all.
-        pilot: True or a `Pilot` runs every candidate on synthetic data of these sizes. The runs use the method's
-            defaults, clipping, and noise calibrated to ε on the sampled schedules. They read no private records.
-        progress: progress of the pilot, as in `simulate`.
+        protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", also names of
+            algorithms. None compares all.
+        pilot: True, or a `Pilot` with its settings, to run every method on synthetic data of these sizes, too. The runs
+            use the method's default settings with clipping, and noise calibrated to ε on the sampled participants. They
+            read no private records. False runs nothing.
+        progress: True displays the progress of the pilot. A callable is called with (finished runs, all runs).
         setting: the other fields of `Setting`:
 
             * `machines`: number M of machines.
@@ -75,16 +77,19 @@ def plan(
             * `seed`: seed of the schedules, and of the pilot's data.
 
     Returns:
-        A dataset with the axes `protocol` (with its use after a comma, if it has several), `epsilon` and `term`.
+        A dataset with the dimensions `protocol`, `epsilon` and `term` (of the error bound). If a method can be used in
+        several ways, such as in one pass or in epochs, it has several entries, with the way after a comma.
 
         * `bound`: error bound, the sum of its terms `bound_term`. `bound_of` names the loss that is bounded.
-        * `bound_kind`: a key of `KINDS`. Only "explicit" bounds can be compared between methods.
-        * `noise_std`, `realised_epsilon` and `realised_mu`: noise and privacy on the sampled schedule.
+        * `bound_kind`: "explicit" for a bound with all constants, or another key of `planner.survey.KINDS`. Only
+          "explicit" bounds can be compared between methods.
+        * `noise_std`, `realised_epsilon` and `realised_mu`: noise, and privacy on the sampled participants and records.
         * `step_size`, the costs of a run, and the `guarantee` as JSON.
-        * `refusal`: reason why a method is not planned. Its numbers are then NaN.
+        * `refusal`: reason why a method cannot be used, or empty. Its numbers are then NaN.
         * With a pilot, `pilot_accuracy`: test accuracy, averaged over seeds, and `pilot_interval`: half of its 95%
           interval.
-        * With a pilot, `pilot_place`: 1 plus the number of methods whose interval lies wholly above this one.
+        * With a pilot, `pilot_place`: rank of the method: 1 plus the number of methods whose interval lies wholly above
+          its own.
         * With a pilot, `pilot_seconds` (wall time of the fastest run), `pilot_epsilon`, `pilot_rounds`, `pilot_clip`
           and `pilot_step`.
         * With a pilot, `pilot_note`: differences from the comparison's run, or the reason why the pilot was not run.
@@ -92,8 +97,7 @@ def plan(
         Attributes are the settings, and `trivial`: the error bound G·D that holds without any training.
 
     Raises:
-        Refusal: if settings are out of range, or no method can be planned. If only some methods cannot be planned, the
-            reasons are in `refusal`.
+        Refusal: if settings are out of range, or if none of the methods can be used.
 
     >>> found = plan(machines=10, per_round=10, samples=20, dimension=5, epsilon=1.0, protocols=["noisy_sgd"])
     >>> round(found["noise_std"].sel(protocol="noisy_sgd").item(), 2), found["bound_kind"].item()
@@ -119,9 +123,14 @@ def plan(
 
 
 def mapping(found: xr.Dataset) -> dict[str, Any]:
-    """Return the result of `plan` as JSON values: its settings, and one entry for each protocol and ε.
+    """Return the result of `plan` as JSON values: its settings, and a list `plans`.
+
+    The list has one entry for each protocol and ε.
 
     Unknown numbers are None.
+
+    Args:
+        found: dataset that `plan` returned.
 
     >>> found = plan(machines=10, per_round=10, samples=20, dimension=5, epsilon=1.0, protocols=["stale_momentum"])
     >>> (entry,) = mapping(found)["plans"]

@@ -40,34 +40,35 @@ def linear_problem(
     distance: float | None = None,
     machine_weights: Sequence[float] | str | None = None,
 ) -> Problem:
-    """Return the problem of a linear predictor on user-supplied arrays.
+    """Return the problem of training a linear predictor on user-supplied arrays.
 
     Args:
         features: [examples, features], or [machines, examples, features] for data already split over machines.
         labels: [examples] or [machines, examples].
         loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
-        feature_bound: public bound on the L2 norm of a feature vector. Without a clip, the noise depends on it.
-        constraint: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or a custom
-            `ConstraintSet`. None is the whole space.
-        test: held-out (features, labels).
-        start: first parameters, or None for the point of the set nearest to zero. If a private run computed them,
-            the new run's guarantee does not cover that run. `PrivacyGuarantee.then` combines both guarantees.
-        optimum: exact minimiser, if known.
-        excess: exact excess risk as a function of the parameters, if known. Otherwise it is evaluated against `optimum`
-            on the test set.
+        feature_bound: public bound on the L2 norm of a feature vector, from which the loss's Lipschitz constant
+            follows. The noise of a method without a clip depends on it.
+        constraint: set of allowed parameters: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or
+            a custom `ConstraintSet`. None is the whole space.
+        test: held-out examples (features, labels), or None.
+        start: initial parameters, or None for the point of the constraint set nearest to zero. If they are the result
+            of another private run, the guarantee of the new run does not cover that other run. `PrivacyGuarantee.then`
+            combines the two guarantees.
+        optimum: exact minimiser, or None if unknown.
+        excess: exact excess risk, `params -> scalar`. None evaluates it on the test set, relative to `optimum`.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
         test_machine_of: machine of each test example, int [tests], for metrics of every client; None if unknown.
         lipschitz: declared bound G on the gradient norm of one example's loss, which replaces the bound that follows
             from `feature_bound`: one number, or one per machine. It is not verified.
-        distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
+        distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         machine_weights: weights p_i of the machines' mean losses F_i in the objective Σ_i p_i·F_i, positive, with sum
             1. "sizes" is proportional to the machines' numbers of records, which are then public. None is equal
-            weights. Only methods that sample records of each machine accept unequal weights.
+            weights. Unequal weights require a method in which each machine samples from its own records.
 
     Raises:
         ValueError: if features or parameters are not finite, labels are out of range or not integers for classes, or
-            shapes do not match. Also if a norm exceeds the bound, the start is outside the constraint set, or declared
-            constants are impossible.
+            shapes do not match. Also if a norm exceeds `feature_bound`, the start is outside the constraint set, or
+            declared constants are impossible.
 
     >>> import numpy as np
     >>> from fedprivjax import Softmax
@@ -124,32 +125,42 @@ def general_problem(
     convolutions: Convolutions = "auto",
     clipping: Clipping = "auto",
 ) -> Problem:
-    """Return the problem of any scalar loss of parameters and one example, such as the loss of a flax module.
+    """Return a training problem whose loss is any scalar function of parameters and one example.
 
     Args:
-        function: `(params, example) -> scalar`.
-        pool: examples of all machines, a pytree with leaves [examples, ...], or [machines, examples, ...] with `split`.
-        start: first parameters, a pytree.
+        function: loss of one example, `(params, example) -> scalar`, such as that of a flax module.
+        pool: examples of all machines, a pytree with leaves [examples, ...]. With `split`, the leaves are [machines,
+            examples, ...].
+        start: initial parameters, a pytree.
+        constraint: set of allowed parameters, such as `Ball(radius)`. None is the whole space.
         lipschitz: bound G on the gradient norm of one example's loss on the constraint set, or None if unknown: one
             number, or one per machine. Methods that do not clip need it.
-        smoothness: Lipschitz constant L of that gradient on the constraint set, or None if unknown. Methods that do not
-            clip may need it, too.
+        smoothness: Lipschitz constant L of the gradient of one example's loss on the constraint set, or None if
+            unknown. Methods that do not clip may need it, too.
+        distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
+        machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
+            proportional to the machines' numbers of records, which are then public. None is equal weights.
         correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies.
-        test, optimum, excess, partition_table, test_machine_of, distance, machine_weights: as in `linear_problem`.
-        split: True if the pool's leaves have a leading machines axis.
-        convolutions: computation of the loss's convolutions, and of its pooling if it has any: "products" for slices
-            and matrix products, "xla" for XLA's own, or "auto" for products on a CPU, where XLA's gradients are slow in
-            loops. XLA always computes transposed convolutions, and values without a gradient. Results differ by
-            rounding.
-        clipping: computation of clipped gradients. "rows" computes every record's gradient. "ghost" computes norms from
-            the inputs of dense layers and the gradients of their outputs, and the clipped sum as a matrix product,
-            without any record's gradient. "ghost" needs messages that are the gradient at one point. "auto" is "ghost"
-            for such messages of a network of at least 50,000 parameters, half of them in dense layers, and else "rows".
-            Bits of the shuffle model, and sums that grow by one record a round, always use every record's gradient.
+        test: held-out examples of the same structure as the pool, or None.
+        optimum: exact minimiser, or None if unknown.
+        excess: exact excess risk, `params -> scalar`. None evaluates it on the test set, relative to `optimum`.
+        partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
+        test_machine_of: machine of each test example, int [tests], for metrics of every client; or None.
+        split: True if the pool's leaves have a first axis of machines.
+        convolutions: computation of convolutions and pooling in the loss: "xla" by XLA's operations, "products" by
+            slices and matrix products. "auto" is "products" on a CPU, where gradients of XLA's convolutions are slow in
+            loops, and "xla" elsewhere. Transposed convolutions, and losses without a gradient, are always computed by
+            XLA. Results differ by rounding.
+        clipping: computation of clipped gradients. "rows" computes and clips the gradient of every record. "ghost"
+            never forms them: it computes their norms from the inputs and output gradients of dense layers, and the
+            clipped sum as a matrix product (ghost clipping). It requires a method whose messages are gradients at one
+            point. "auto" is "ghost" for such methods if the network has at least 50,000 parameters, half of them in
+            dense layers, otherwise "rows". Methods that send bits to a shuffler, and methods whose sums grow by one
+            record per round, always use "rows".
 
     Raises:
-        ValueError: if the loss is not a scalar, data or parameters are not finite, or leaves do not match. Also if the
-            start has integers or is outside the constraint set.
+        ValueError: if the loss is not a scalar, data or parameters are not finite, or leaves of the pool have different
+            numbers of examples. Also if the start has integers or is outside the constraint set.
 
     >>> import jax.numpy as jnp
     >>> general_problem(lambda w, x: jnp.sum((w - x) ** 2), jnp.ones((5, 3)), jnp.zeros(3)).examples
@@ -204,18 +215,21 @@ def procedural_problem(
     convolutions: Convolutions = "auto",
     clipping: Clipping = "auto",
 ) -> Problem:
-    """Return a problem whose examples are computed on demand, so that the data of a million machines need no memory.
+    """Return a training problem whose examples are computed on demand instead of stored.
+
+    The data of a million machines then need no memory.
 
     Args:
-        generate: pure function `(key, machine) -> example`, (features, label) for a linear predictor. Each
-            participation of a machine has its own random key, so examples are independent.
-        loss: a `LinearLoss`, or `(params, example) -> scalar` as in `general_problem`.
+        generate: pure function `(key, machine) -> example`. For a linear predictor, an example is (features, label).
+            Each use of a machine's data has a new random key, so examples are independent.
+        loss: a `LinearLoss` such as `Squared()` for a linear predictor, or a function `(params, example) -> scalar`.
         seed: seed of the data.
-        start: first parameters. Required unless the predictor is linear.
-        feature_bound: public bound on the norm of a feature vector. Longer vectors are scaled down to this norm.
-            Non-finite vectors become zero, and labels are clipped to the loss's range.
-        lipschitz, smoothness, correct, convolutions, clipping: as in `general_problem`.
-        constraint, distance, test, optimum, excess: as in `linear_problem`.
+        start: initial parameters. They are required if the loss is a function. None is zero for a linear predictor, or
+            the nearest point of the constraint set.
+        feature_bound: public bound on the norm of a feature vector, for a linear predictor. Vectors with a larger norm
+            are scaled down to it. Non-finite vectors become zero, and labels are clipped to the loss's range.
+        lipschitz, smoothness, correct, convolutions, clipping: the arguments of `general_problem` with these names.
+        constraint, distance, test, optimum, excess: the arguments of `linear_problem` with these names.
 
     >>> import jax
     >>> from fedprivjax import Ball, DPMu2, Squared, Uniform, simulate

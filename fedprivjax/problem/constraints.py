@@ -35,11 +35,15 @@ FAR = 16  # more than 1, so that rounding at this distance cannot affect the pro
 
 
 class ConstraintSet(Decorated):
-    """Base class of convex sets of parameters. Subclasses define `project`, and `diameter` and `radius` if finite.
+    """Base class of convex constraint sets of parameters.
+
+    A subclass defines `project`. If the set is bounded, it also defines `diameter` and `radius`, which are infinite by
+    default.
 
     Attributes:
-        diameter: largest Euclidean distance between two points. Step sizes, and noise without a clip, depend on it.
-        radius: largest Euclidean norm of a point. A linear predictor's Lipschitz constant may depend on it.
+        diameter: largest Euclidean distance between two points. Default step sizes, and the noise of methods without a
+            clip, depend on it.
+        radius: largest Euclidean norm of a point. The Lipschitz constant of a linear predictor's loss may depend on it.
     """
 
     kind, decorator = "constraint", PYTREE
@@ -52,26 +56,35 @@ class ConstraintSet(Decorated):
         raise Undefined(f"{type(self).__name__} must define project(params)")
 
     def contains(self, params) -> bool:
-        """Return True if `params` are in the set up to float32 rounding. Default: their projection equals them."""
+        """Return True if `params` are in the set, up to float32 rounding.
+
+        Unless a subclass overrides it, this compares `params` with their projection.
+        """
         before, after = flat(params), flat(self.project(params))
         return bool(np.linalg.norm(after - before) <= CLOSE * (1 + np.linalg.norm(before)))
 
     def within(self, other) -> bool:
-        """Return True if this set is known to be a subset of `other`, where constants may have been declared."""
+        """Return True if this set is known to be a subset of the set `other`. Default: False.
+
+        Constants that were declared for `other`, such as a Lipschitz constant, are then valid on this set, too.
+        """
         return False
 
     def of(self, params):
-        """Return the set for parameters like `params`: a `Box` stores their number, on which its diameter depends."""
+        """Return the set for parameters with the shapes of `params`.
+
+        A `Box` stores their number, on which its diameter depends. Other sets are returned unchanged.
+        """
         return self
 
     @property
     def described(self) -> str:
-        """Text that names the set in messages."""
+        """Text that describes the set in messages and tables. Default: its `repr`, such as "Ball(radius=1.0)"."""
         return f"{self}"
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Names of the numeric fields, which can be swept."""
+        """Names of the set's numeric fields, such as "radius", whose values `sweep` can vary."""
         return tuple(field.name for field in fields(self) if field.metadata.get("pytree_node", True))  # type: ignore[arg-type]
 
 
@@ -92,7 +105,7 @@ class _Round(ConstraintSet):
 
 @struct.dataclass
 class Ball(_Round):
-    """Euclidean ball about zero, over all parameters together.
+    """Constraint set: Euclidean ball about zero, for the vector of all parameters.
 
     The diameter is twice the radius.
 
@@ -123,14 +136,14 @@ class Ball(_Round):
 
 @struct.dataclass
 class Box(ConstraintSet):
-    """Parameters of which each lies between `low` and `high`.
+    """Constraint set: parameters that each lie between `low` and `high`.
 
-    Either bound may be infinite. The diameter is √d·(high − low).
+    Either bound may be infinite. For d parameters, the diameter is √d·(high − low).
 
     Attributes:
         low: smallest value of every parameter.
         high: largest value of every parameter.
-        dimension: d, the number of parameters. A problem fills it in.
+        dimension: number of parameters d. Leave it out: a problem sets it.
 
     >>> Box(-1.0, 2.0, dimension=4).diameter
     6.0
@@ -184,9 +197,9 @@ class Box(ConstraintSet):
 
 @struct.dataclass
 class Simplex(ConstraintSet):
-    """Parameters that are at least zero and add up to `scale`.
+    """Constraint set: parameters that are at least zero and add up to `scale`.
 
-    The diameter is √2·scale.
+    The Euclidean diameter is √2·scale.
 
     Attributes:
         scale: sum of the parameters.
@@ -231,9 +244,9 @@ class Simplex(ConstraintSet):
 
 @struct.dataclass
 class L1Ball(_Round):
-    """Parameters whose absolute values add up to at most `radius`.
+    """Constraint set: parameters whose absolute values add up to at most `radius`.
 
-    The diameter is twice the radius.
+    The Euclidean diameter is twice the radius.
 
     Attributes:
         radius: largest sum of absolute values.

@@ -19,12 +19,14 @@ CONSTANTS = Stated(by=("lipschitz", "smoothness"), free=("correct", "prediction"
 
 @dataclass(frozen=True)
 class LinearLoss:
-    """Base class of losses `value(score, label)` of a linear predictor.
+    """Base class of losses of a linear predictor: functions `value(score, label)` of one example.
+
+    A score is a product of parameters and features.
 
     Attributes:
-        outputs: number of scores, or 0 for one scalar score.
-        classifies: True if labels are classes, and therefore integers. Default: True for several scores.
-        squared: True if the loss is half the squared error.
+        outputs: number of scores of an example, such as the number of classes. 0 means one scalar score.
+        classifies: True if labels are class indices. Default: True if there are several scores.
+        squared: True if the loss is half the squared error. The metric `relative_mse` requires this.
         convex: True if the loss is convex in the score, and therefore in the parameters.
         least: lower bound on the loss, or −inf if no bound is declared.
     """
@@ -40,7 +42,12 @@ class LinearLoss:
         return self.outputs > 0
 
     def value(self, score: jax.Array, label: jax.Array) -> jax.Array:
-        """Return the loss of one example, a scalar. The score has shape [outputs] or []."""
+        """Return the loss of one example, a scalar.
+
+        Args:
+            score: shape [outputs], or [] for a scalar score.
+            label: class index or number, shape [].
+        """
         raise Undefined("a linear loss must define value(score, label)")
 
     def residual(self, score: jax.Array, label: jax.Array) -> jax.Array:
@@ -49,19 +56,29 @@ class LinearLoss:
 
     @property
     def unsmoothed(self) -> "LinearLoss":
-        """The loss before smoothing, if this is a Moreau envelope (`Moreau`); otherwise the loss itself."""
+        """The loss without smoothing: for a Moreau envelope (`Moreau`), the loss that it smooths.
+
+        For any other loss, it is the loss itself.
+        """
         return self
 
     def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
-        """Return the loss for features of this norm. Default: `self`. Only `Moreau` depends on the norm."""
+        """Return the loss for examples whose feature vector has this L2 norm.
+
+        It is the loss itself, except for a Moreau envelope (`Moreau`): as a function of the score, this depends on the
+        norm.
+        """
         return self
 
     def correct(self, score: jax.Array, label: jax.Array) -> jax.Array | None:
-        """Return 1.0 if the predicted class is the label, otherwise 0.0. None for a regression loss."""
+        """Return 1.0 if the class predicted from `score` is `label`, otherwise 0.0. None for regression."""
         return None
 
     def prediction(self, scores: Any) -> Any:
-        """Return the predicted classes, integers, or values; shape [...] of scores [..., outputs] or [...].
+        """Return the predictions for scores: class indices, or values for regression.
+
+        Args:
+            scores: shape [..., outputs], or [...] for scalar scores. The predictions have shape [...].
 
         >>> from fedprivjax.problem.losses import Logistic
         >>> Logistic().prediction(jnp.array([-1.0, 2.0])).tolist()
@@ -72,19 +89,32 @@ class LinearLoss:
         return (scores > 0).astype(int) if self.classifies else scores
 
     def lipschitz(self, feature_bound: float, radius: float = inf) -> float:
-        """Return the largest gradient norm for features of norm ≤ `feature_bound` and parameters of norm ≤ `radius`."""
+        """Return the Lipschitz constant of the loss: the largest norm of its gradient in the parameters.
+
+        Args:
+            feature_bound: largest L2 norm of a feature vector.
+            radius: largest L2 norm of the parameters.
+        """
         raise Undefined("a linear loss must define lipschitz(feature_bound, radius)")
 
     def smoothness(self, feature_bound: float) -> float:
-        """Return the largest Lipschitz constant of the gradient for features of norm at most `feature_bound`."""
+        """Return the Lipschitz constant of the loss's gradient in the parameters, or inf if it is not smooth.
+
+        Args:
+            feature_bound: largest L2 norm of a feature vector.
+        """
         raise Undefined("a linear loss must define smoothness(feature_bound)")
 
     def shape(self, features: int) -> tuple[int, ...]:
-        """Return the shape of the predictor's parameters."""
+        """Return the shape of the parameters: [outputs, features], or [features] for scalar scores.
+
+        Args:
+            features: number of features of an example.
+        """
         return (self.outputs, features) if self.outputs else (features,)
 
     def label_range(self) -> tuple[float, float]:
-        """Return the smallest and the largest valid label."""
+        """Return (smallest, largest) valid label. Default: (−inf, inf)."""
         return (-inf, inf)
 
 

@@ -12,10 +12,10 @@ from fedprivjax.problem.linear_loss import CONSTANTS, Kinked, LinearLoss
 
 @dataclass(frozen=True)
 class Softmax(LinearLoss):
-    """Cross-entropy of a softmax over `classes` scores; labels 0 … classes − 1.
+    """Cross-entropy of a softmax over `classes` scores, for labels 0 … classes − 1.
 
-    Its gradient in the scores has norm at most √2, its Hessian at most 1/2. For features of norm at most B, the loss
-    thus has Lipschitz constant G = √2·B and smoothness L = B²/2 in the parameters.
+    As a function of the scores, it has a gradient of norm at most √2 and a Hessian of norm at most 1/2. For features of
+    norm at most B, the loss thus has Lipschitz constant G = √2·B and smoothness L = B²/2 in the parameters.
 
     >>> Softmax(10).lipschitz(28.0)
     39.59...
@@ -60,9 +60,10 @@ class Logistic(LinearLoss):
     The loss is `log(1 + e^s) − y·s` for score s and label y. For features of norm at most B, it has Lipschitz constant
     G = B and smoothness L = B²/4.
 
-    With a `score_bound` b it is the loss in the experiments of Lowy & Razaviyayn 2023 (b = 15). With
-    `c = clip(s, −b, b)` and `p = sigmoid(c)`, the value is `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)`. Beyond
-    the bound the value is constant, hence not convex, but the derivative that methods use is `p − y` everywhere.
+    With a `score_bound` b, it is the loss in the experiments of Lowy & Razaviyayn 2023 (b = 15). With `c = clip(s, −b,
+    b)` and `p = sigmoid(c)`, the value is `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)`. For scores beyond the
+    bound, the value is constant, so the loss is not convex. The derivative that methods use is nevertheless `p − y` for
+    all scores.
 
     Args:
         score_bound: largest absolute score, or None for no limit.
@@ -118,8 +119,11 @@ class Logistic(LinearLoss):
 class Squared(LinearLoss):
     """Half the squared error, `(s − y)²/2`, for score s and label y with `|y| ≤ label_bound`.
 
-    For features of norm at most B, it has smoothness L = B². For parameters in a ball of a given radius, it has
-    Lipschitz constant G = B·(B·radius + label_bound), which is infinite without a ball.
+    For features of norm at most B, it has smoothness L = B². For parameters of norm at most r, it has Lipschitz
+    constant G = B·(B·r + label_bound). It is infinite if the parameters are not bounded.
+
+    Args:
+        label_bound: public bound on |y|.
 
     >>> Squared(label_bound=1.0).lipschitz(1.0, radius=2.0)
     3.0
@@ -287,7 +291,7 @@ class Hinge(Kinked):
 class Absolute(Kinked):
     """Absolute error, `|s − y|`, for score s and label y.
 
-    For features of norm at most B, it has Lipschitz constant G = B. It is not smooth; see `Moreau`.
+    For features of norm at most B, it has Lipschitz constant G = B. It is not smooth. `Moreau` makes it smooth.
 
     >>> float(Absolute().residual(jnp.array(2.0), jnp.array(3.0)))
     -1.0

@@ -35,13 +35,12 @@ ACTIVATIONS: dict[Activation, Callable[[Any], Any]] = {
 
 
 class MLP(nn.Module):
-    """Multilayer perceptron: dense layers with an activation between them. Pictures are flattened.
+    """Multilayer perceptron: dense layers with an activation between them. Images are flattened.
 
     Attributes:
         hidden: widths of the hidden layers.
         scores: number of scores, or None for the number that the loss needs.
-        activation: function after each hidden layer, a key of `ACTIVATIONS`. All but "relu" are smooth, and then the
-            loss is smooth in the parameters.
+        activation: function after each hidden layer. With all except "relu", the loss is smooth in the parameters.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> from_dataset(datasets.load("digits"), network=MLP((16,))).dimension
@@ -66,15 +65,16 @@ class MLP(nn.Module):
 
 
 class CNN(nn.Module):
-    """Convolutional network on pictures: 3×3 convolutions, each with an activation and a 2×2 mean, then dense layers.
+    """Convolutional network for images: 3×3 convolutions with 2×2 average pooling, then dense layers.
 
-    Each convolution is computed as one matrix product over image patches, on every device.
+    Each convolution is followed by the activation and the pooling. It is computed as one matrix product over image
+    patches, on every device.
 
     Attributes:
-        channels: output channels of each convolution. Each convolution halves height and width.
+        channels: number of output channels of each convolution. Pooling after it halves height and width.
         hidden: widths of the hidden dense layers.
-        scores: as in `MLP`.
-        activation: function after each hidden layer, a key of `ACTIVATIONS`.
+        scores: number of scores, or None for the number that the loss needs.
+        activation: function after each convolution and each hidden layer.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> from_dataset(datasets.load("digits"), network=CNN((4, 8))).dimension

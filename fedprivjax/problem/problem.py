@@ -77,13 +77,15 @@ class Origin(NamedTuple):
 
 
 class Table(Once):
-    """Partition of the examples over machines: int32 [machines, max_records], padded with −1.
+    """Partition table: the indices of the examples that each machine owns.
 
-    Host data, compared by identity.
+    Two tables are equal only if they are the same object.
 
     Attributes:
-        names: the clients' names, one for each machine, or empty if clients have none.
-        origin: how the partition follows from private records. By default as `rows` states it, see `datasets.table`.
+        rows: indices, int32 [machines, max_records]. Rows of machines with fewer records are padded with −1.
+        names: the clients' names, in the order of the machines, or empty if clients have no names.
+        origin: how private records determine the partition, which no guarantee covers. None takes what `rows` states,
+            if it comes from `datasets.table`.
     """
 
     def __init__(self, rows: np.ndarray, names: Sequence[str] = (), origin: Origin | None = None):
@@ -104,32 +106,38 @@ class Table(Once):
 
 @struct.dataclass
 class Problem:
-    """Objective, data and constraint set of an optimisation problem.
+    """Optimisation problem of a federation: data, loss, constraint set and known constants.
 
-    Build one with `linear_problem` or `general_problem`. Arrays are pytree leaves. Everything that determines the
-    compiled program is static.
+    `linear_problem`, `general_problem` and `from_dataset` build it. It is a pytree: arrays are leaves, and all fields
+    on which compiled programs depend are static.
 
     Attributes:
-        pool: examples, a pytree with leaves [examples, ...], shared by all machines; or `Procedural`.
-        test: held-out examples of the same structure, or None.
-        test_clients: clients of the test examples, or None if they have none.
-        start: first point of every run, a pytree of parameters.
+        pool: training examples of all machines, a pytree with leaves [examples, ...], or a `Procedural` object that
+            computes examples on demand.
+        test: held-out examples with the same structure, or None.
+        test_clients: which machine each test example belongs to, for metrics of every client, or None if unknown.
+        start: initial parameters of every run, a pytree.
         constraint: `Ball`, `Box`, `Simplex`, `L1Ball`, `WholeSpace`, or a custom set.
         optimum: exact minimiser, with the structure of `start`, or None if unknown.
-        model: loss of one example, and its gradient.
+        model: object that computes the loss of one example and its gradient.
         feature_bound: public bound on the norm of a feature vector (not a statistic of the data).
         own_lipschitz: declared bound on the gradient norm of one example's loss on the constraint set: one number, or
-            one per machine. It replaces the bound of the model.
-        own_smoothness: declared Lipschitz constant of that gradient, which replaces the constant of the model.
+            one per machine. It replaces the bound that follows from loss and `feature_bound`. None if nothing is
+            declared.
+        own_smoothness: declared Lipschitz constant of that gradient, in place of the one that follows from the loss, or
+            None.
         lipschitz_note: remark on `own_lipschitz`, such as its source, which guarantees repeat.
-        partition_table: fixed partition of the pool over machines, or None if records are assigned in order of use.
+        partition_table: records of the pool that each machine owns. None if machines own no records: a record is then
+            assigned to a machine when the machine uses it.
         machine_weights: weights p_i, with sum 1, of the machines' mean losses F_i in the objective Σ_i p_i·F_i. "sizes"
-            is proportional to the machines' numbers of records, which are then public. None is equal weights.
-            Evaluated training losses weight all records equally.
-        distance: public bound on the distance from the start to the optimum, or None for the set's diameter.
+            is proportional to the machines' numbers of records, which are then public. None is equal weights. The
+            metric of the training loss, however, weights all records equally.
+        distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         excess: exact excess risk `params -> scalar`, or None if unknown.
-        not_covered: descriptions of quantities computed from private records before any run, which no guarantee covers.
-        raw_rows: preparation of raw rows, for predictions, or None if rows are given as features.
+        not_covered: texts that name values which were computed from private records before any run, such as a mean for
+            scaling. No guarantee covers them.
+        raw_rows: conversion of new rows in their original form, such as rows of a table, to features for predictions.
+            None if rows are given as features.
     """
 
     pool: Any
@@ -179,21 +187,32 @@ class Problem:
 
     @property
     def examples(self) -> int | float:
-        """Number of examples in the pool, or inf if they are computed on demand."""
+        """Number of stored training examples, of all machines together.
+
+        It is inf if examples are computed on demand.
+        """
         return number_of(self.pool) if self.stored else inf
 
     @property
     def held(self) -> int | float:
-        """Number of records in the partition, or in the whole pool without a partition; inf if computed on demand."""
+        """Number of training records that machines own.
+
+        Without a partition over machines, it is the number of all stored examples, or inf if examples are computed on
+        demand.
+        """
         return self.examples if self.partition_table is None else int(self.partition_table.sizes.sum())
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Names of the clients, one for each machine, or empty if clients have none."""
+        """Names of the clients, in the order of the machines, or empty if the clients have no names."""
         return () if self.partition_table is None else self.partition_table.names
 
     def machine_name(self, machine: int) -> str:
-        """Name of a machine in messages: the name of its client, or the machine's index if clients have no names."""
+        """Return the text that names a machine in messages: "client 'ann'", or "machine 3" if clients have no names.
+
+        Args:
+            machine: index of the machine.
+        """
         return f"client {self.client_names[machine]!r}" if self.client_names else f"machine {machine}"
 
     @property
@@ -203,22 +222,30 @@ class Problem:
 
     @property
     def lipschitz(self) -> float:
-        """Bound G on the gradient norm of one example's loss on the constraint set, or inf if unknown."""
+        """Bound G on the gradient norm of one example's loss, for all parameters of the constraint set.
+
+        It is inf if no bound is known. If machines have different declared bounds, it is the largest.
+        """
         if self.own_lipschitz is not None:
             return float(np.max(self.own_lipschitz))
         return inf if self.feature_bound is None else self.model.lipschitz(self.feature_bound, self.constraint.radius)
 
     @property
     def distance_to_optimum(self) -> float:
-        """Bound D on the distance from the start to the optimum, `distance` or the set's diameter (may be inf)."""
+        """Bound D on the distance from the start to the optimum: `distance`, or else the set's diameter.
+
+        The diameter, and so the bound, may be inf.
+        """
         return self.constraint.diameter if self.distance is None else self.distance
 
     @property
     def travel(self) -> float:
-        """Distance on which default step sizes are based, the set's diameter or, if this is infinite, `distance`.
+        """Distance from the start to the optimum that default step sizes assume.
 
-        If both are unknown, a nonlinear model uses twice the norm of its start, which is public. This is a rule of
-        thumb: a network's solution is about as far from the start as the start is from zero. A start at zero gives inf.
+        It is the diameter of the constraint set or, if this is infinite, `distance`. If `distance` was not given
+        either, it is twice the norm of the start for a nonlinear model, and inf for a linear predictor. The factor 2 is
+        a rule of thumb: a network's solution is about as far from the start as the start is from zero. A start at zero
+        gives inf. The start is public, so this costs no privacy.
         """
         if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
             return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum
@@ -226,9 +253,11 @@ class Problem:
 
     @property
     def reach(self) -> float:
-        """Bound on the distance from the start to the optimum, `distance` or the largest distance within the set.
+        """Bound on the distance from the start to the optimum.
 
-        If both are unknown, this is `travel`, which for a nonlinear model is a rule of thumb and no bound.
+        It is `distance` if this was given. Otherwise it is a bound on the distance from the start to any point of the
+        constraint set. If this is infinite, it is the distance `travel`, which for a nonlinear model is a rule of thumb
+        and not a bound.
         """
         if self.distance is not None:
             return self.distance
@@ -241,12 +270,19 @@ class Problem:
 
     @property
     def message_factors(self) -> float | np.ndarray:
-        """Factor of each machine's messages, the weight p_i times the number of machines; 1.0 for equal weights."""
+        """Factors by which machines multiply their messages if the objective weights machines unequally.
+
+        A factor is the machine's weight in the objective, times the number of machines; float64, shape [machines]. If
+        the weights are equal, this is the number 1.0.
+        """
         return 1.0 if self.weights is None else len(self.weights) * np.array(self.weights)
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """Weights p_i of the machines in the objective as numbers, also for "sizes". None if they are equal."""
+        """Weights of the machines' mean losses in the objective, with sum 1, or None if all weights are equal.
+
+        If weights are "sizes", they are computed from the machines' numbers of records.
+        """
         if self.weighted_by_size:
             assert self.partition_table is not None
             return tuple((self.partition_table.sizes / self.partition_table.sizes.sum()).tolist())
@@ -254,7 +290,7 @@ class Problem:
 
     @property
     def weighted_by_size(self) -> bool:
-        """True if machines' weights are proportional to their numbers of records."""
+        """True if machines' weights in the objective are proportional to their numbers of records ("sizes")."""
         return self.machine_weights == SIZES
 
     @property
@@ -266,23 +302,28 @@ class Problem:
 
     @property
     def traced(self) -> "Problem":
-        """Copy without the fields that compiled programs do not read, so that changing these does not recompile."""
+        """Copy without the fields that compiled programs do not read.
+
+        Programs are compiled for this copy, so a change of such a field, such as a bound, does not compile them again.
+        """
         host = ("partition_table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
         return replace(self, **dict.fromkeys(host), raw_rows=None, lipschitz_note="", not_covered=())
 
     def take(self, samples, machine=0):
-        """Return examples, a pytree with leaves [..., per-example shape].
+        """Return the training examples with given indices, a pytree with leaves [..., shape of one example].
 
         Args:
-            samples: indices into the pool, or into the machine's own examples if they are computed on demand.
-            machine: owner of the examples, with the shape of the leading axes of `samples`.
+            samples: indices of stored examples, any shape [...]. If examples are computed on demand, they number the
+                examples of each machine.
+            machine: index of the machine whose examples are computed, with the shape of the first axes of `samples`.
+                Stored examples do not depend on it.
         """
         if isinstance(self.pool, Procedural | DividedRows):
             return self.pool.take(samples, machine)
         return jax.tree.map(lambda leaf: leaf[samples], self.pool)
 
     def unravel(self, vector):
-        """Return a flat vector [d] as parameters, with the structure of `start`."""
+        """Return a vector of all parameters, shape [d], as a pytree with the structure of `start`."""
         return ravel_pytree(self.start)[1](vector)
 
 

@@ -64,16 +64,18 @@ class TokenLoss(LinearLoss):
 
 
 class LSTM(nn.Module):
-    """Recurrent network on sequences of tokens: an embedding, LSTM layers, and a dense layer on the state of a token.
+    """Recurrent network for sequences of tokens: an embedding, LSTM layers, and a dense layer.
 
-    It gives scores at each token, computed from the tokens up to this one, or scores of the whole sequence.
+    The dense layer computes scores from the state after a token, which depends on the tokens up to this one. There are
+    scores for each token, or only for the whole sequence.
 
     Attributes:
         hidden: widths of the LSTM layers.
-        embedding: width of the embedding.
+        embedding: number of features into which a token is embedded.
         scores: number of scores, or None for the number that the loss needs.
         tokens: number of different tokens, including the padding, which is the last one. None is the dataset's number.
-        each: True for scores at each token, False for scores of the sequence, or None to follow the labels.
+        each: True for scores of each token, False for scores of the whole sequence. None takes the first if each token
+            of the dataset has a label, otherwise the second.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> data = datasets.from_sequences([[0, 1, 2], [2, 1]], tokens=3, length=3)
@@ -103,7 +105,12 @@ class LSTM(nn.Module):
         return nn.Dense(self.scores or 1)(values)
 
     def reading(self, padding: int | None, *, each: bool) -> Self:
-        """Return the network for sequences with this padding, and for scores of each token or of the sequence."""
+        """Return a copy of the network that is adapted to a dataset of sequences.
+
+        Args:
+            padding: index of the padding token, or None if the data are not sequences of tokens.
+            each: True for scores of each token, False for scores of the whole sequence.
+        """
         if padding is None:
             raise Refusal("an LSTM must have sequences of tokens, got features. datasets.from_sequences makes them")
         own = {"tokens": padding + 1 if self.tokens is None else self.tokens, "each": each}

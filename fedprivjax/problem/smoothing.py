@@ -35,16 +35,16 @@ class Moreau(LinearLoss):
     """Smooth version of each record's loss f: the Moreau envelope `f_b(w) = min over v of f(v) + (b/2)·‖w − v‖²`.
 
     The gradient of the envelope has Lipschitz constant b, the `strength`. The envelope keeps the loss's own Lipschitz
-    constant G, and is at most G²/(2b) below the loss. The minimum is over all v, also outside the constraint set;
-    `ball_envelope` is the variant with v in a ball.
+    constant G, and is at most G²/(2b) below the loss. Here w are the parameters, and v ranges over all parameters, also
+    outside the constraint set. `ball_envelope` is the variant with v in a ball.
 
     The envelope has a closed form for `Hinge`, `Absolute` and `Pinball`. For a smooth loss of one score, a fixed number
-    of bisections and Newton steps computes it. The losses and the excess risk in a run's metrics are those of the
-    envelope, unless the problem defines its own excess risk.
+    of bisections and Newton steps computes it. Losses in a run's metrics are those of the envelope, and so is the
+    excess risk, if the problem does not define one.
 
     Args:
         loss: `Hinge`, `Absolute`, `Pinball`, or a convex smooth loss of one score.
-        strength: b, positive.
+        strength: smoothness constant b of the envelope, positive. A larger b gives a closer, less smooth approximation.
 
     Raises:
         ValueError: if the strength is not positive. Also if the loss has several scores, is not convex, is already
@@ -150,18 +150,19 @@ def _smooth_prox(loss: LinearLoss, score, label, tau):
 
 
 def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any, Any], Any]:
-    """Return the Moreau envelope of each record's loss over a ball: the variant of `Moreau` with v in the ball.
+    """Return a smooth version of each record's loss on a ball: the Moreau envelope over the ball.
 
         f_b(w) = min over ‖v‖ ≤ radius of h(⟨v, x⟩) + (b/2)·‖w − v‖²
 
-    Here h is the loss as a function of the score ⟨v, x⟩ of the features x. The gradient is b·(w − v) at the minimiser
-    v, which bisection finds. On the ball, the envelope and its gradient have the same Lipschitz constants as with
-    `Moreau`. Both envelopes are equal if the minimiser of `Moreau` is in the ball. `Moreau` is faster for a linear
-    predictor, because its gradient is a multiple of x.
+    Here w are the parameters, b is the `strength`, and h is the loss as a function of the score ⟨v, x⟩ of the features
+    x. `Moreau` is the variant without a restriction of v. The gradient is b·(w − v) at the minimiser v, which bisection
+    finds. On the ball, the gradient has Lipschitz constant b, and the envelope has the Lipschitz constant of the loss,
+    as with `Moreau`. Both envelopes are equal if the minimiser of `Moreau` is in the ball. `Moreau` is faster for a
+    linear predictor, because its gradient is a multiple of x.
 
     Args:
         loss: `Hinge`, `Absolute` or `Pinball`.
-        strength: b, positive.
+        strength: smoothness constant b of the envelope, positive.
         radius: radius of the ball, which is also the problem's constraint set.
 
     Returns:

@@ -56,18 +56,20 @@ NAMES_OF_UNITS = {RECORD: "record", MACHINE: "machine"}
 
 
 class Cell(NamedTuple):
-    """A combination of an algorithm with privacy settings.
+    """One combination of an algorithm with privacy settings.
+
+    `combinations` says whether the package defines it.
 
     Attributes:
-        algorithm: name of an algorithm, or of a method whose algorithm has no name.
+        algorithm: name of an algorithm in experiment files, or of a method whose algorithm has no name of its own.
         privacy: class of the object that clips, adds noise and states the guarantee.
         unit: protected unit, "record" or "machine", or "none" for a run without noise.
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
-        noise: noise over rounds, such as "independent" or "tree".
+        noise: correlation of the noise over rounds, such as "independent" or "tree".
         records: sampler of a message's records.
         participation: participation scheme.
         clip: "fixed" or "adaptive".
-        encoder: encoder of the messages, or "none".
+        encoder: compression of the messages, or "none".
         relation: neighbouring relation.
     """
 
@@ -84,11 +86,12 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Several combinations of an algorithm with privacy settings (`Cell`) that have the same outcome.
+    """Table row for several combinations of algorithms with privacy settings, all with the same outcome.
 
     Attributes:
-        values: values of each field of `Cell`, by name. The row stands for all their combinations.
-        outcome: "defined", or the setting that is refused.
+        values: one or several values of each field of `Cell`, by the field's name. The row stands for all combinations
+            of these values.
+        outcome: "defined" if the package can run these combinations, otherwise the name of the setting that it refuses.
     """
 
     values: Mapping[str, tuple[str, ...]]
@@ -98,7 +101,8 @@ class Row(NamedTuple):
 def algorithms() -> dict[str, type]:
     """Return the classes of all algorithms by name.
 
-    They are the algorithms that experiment files can name, and the algorithms of which methods are composed.
+    These are the algorithms that experiment files can name and, by the method's name, further algorithms on which the
+    package's methods are built.
     """
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
     methods = {name: kind for name, kind in composed().items() if privacy_for(kind)}
@@ -121,11 +125,11 @@ def composed() -> dict[str, type]:
 def combinations(names: Iterable[str] | None = None, **chosen: Sequence[str]) -> dict[Cell, str]:
     """Return every combination of an algorithm with privacy settings, and whether the package defines it.
 
-    The value of a combination is "defined", or names the setting that is refused.
+    The value of a combination is "defined", or the name of the setting that is refused.
 
     Args:
-        names: names of algorithms, see `algorithms`. None is all of them.
-        chosen: values of the fields of `Cell` to restrict the result to, by name.
+        names: names of algorithms, the keys of `algorithms()`. None is all of them.
+        chosen: values to which the result is restricted, by the name of a field of `Cell`, such as `unit=["record"]`.
 
     >>> found = combinations(["sgd"], unit=["record"], participation=["uniform"], relation=["replace-one"])
     >>> defined = [cell for cell in found if found[cell] == DEFINED and cell.privacy.__name__ == "NoisyMessages"]
@@ -304,9 +308,12 @@ def _outcome(terms: Terms, cell: Cell) -> str:
 
 
 def folded(outcomes: Mapping[Cell, str]) -> list[Row]:
-    """Return the outcomes of combinations as a shorter table, in rows of combinations with the same outcome.
+    """Return a table of combinations (`Cell`) with few rows, each for combinations with the same outcome.
 
-    Combinations share a row if they differ only in a value on which the outcome does not depend.
+    Combinations that differ only in one value, on which their outcome does not depend, are merged into one row.
+
+    Args:
+        outcomes: outcome of each combination, as `combinations` returns them.
     """
     forward, last = Cell._fields, Cell._fields[1:] + Cell._fields[:1]
     cells = [(_texts(cell), outcome) for cell, outcome in outcomes.items()]

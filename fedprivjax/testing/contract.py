@@ -264,13 +264,14 @@ PROPERTIES = OF_RUNS | OF_PRIVACY
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Result of `check_protocol` without failures.
+    """Result of `check_protocol` if no property fails.
 
     Attributes:
         protocol: name of the protocol's class.
         held: names of the properties that hold.
-        skipped: names of the privacy properties that were skipped, for a non-private protocol.
-        not_applicable: reasons why other properties do not apply to the protocol, by name.
+        skipped: names of the privacy properties that were not checked, because the protocol is non-private.
+        not_applicable: properties that the protocol cannot have, by name, each with the reason, such as a method
+            without noise.
     """
 
     protocol: str
@@ -298,25 +299,26 @@ def check_protocol(
     properties: Iterable[str] | None = None,
     progress: bool | OnProgress | None = None,
 ) -> Report:
-    """Check that a protocol has the properties that every protocol must have (`PROPERTIES`), on a problem.
+    """Test a protocol on a problem for the properties that every protocol must have.
 
     Args:
         protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`, and with a step size if it has no
-            default. A protocol without a guarantee whose `noise_std` is 0 or whose target is infinite is non-private:
-            properties about privacy are skipped.
+            default. A protocol without a guarantee, because its `noise_std` is 0 or its target infinite, is
+            non-private, and properties about privacy are not checked.
         problem: a problem with enough examples for the rounds, and with a clip or constants that give a finite
-            sensitivity. A small one takes well under a minute.
-        participation: participation scheme. None samples half of the machines per round, or all if the privacy is
-            defined for one number of machines. They are those of the problem's partition, or four.
+            sensitivity. With a small problem, the test takes well under a minute.
+        participation: participation scheme. None has the machines of the problem's partition, or four without a
+            partition. A random half of them takes part in each round, or all machines if the protocol requires it.
         rounds: number of rounds, rounded down to a multiple of four.
-        properties: names in `PROPERTIES`; None is all of them.
-        progress: progress as in `simulate`. None shows a bar if stderr is a terminal.
+        properties: names of the properties to test, keys of `testing.contract.PROPERTIES`. None is all.
+        progress: True displays the progress, False does not. A callable is called with (finished properties, all
+            properties). None displays it if stderr is a terminal.
 
     Returns:
         The properties that hold, those that were skipped, and those that do not apply.
 
     Raises:
-        AssertionError: a property fails. The message has its name and the reason.
+        AssertionError: if a property fails. The message has its name and the reason.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, NoisySGD, Softmax, linear_problem

@@ -42,11 +42,15 @@ FEW = 3  # rounds to run without compilation
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A protocol under test, and the settings of its runs.
+    """A protocol under test in `check_protocol`, and the settings of its test runs.
 
     Attributes:
-        protocol: a protocol with a target or a `noise_std`; with `noise_std = 0` it counts as non-private.
-        problem, participation, rounds, seed: settings of its runs, as in `simulate`.
+        protocol: a protocol with a privacy target or a given `noise_std`. With `noise_std = 0`, it counts as
+            non-private.
+        problem: problem of the test runs.
+        participation: participation scheme of the test runs.
+        rounds: number of rounds of a run.
+        seed: seed of participation, samples of records, and noise.
     """
 
     protocol: Any
@@ -83,15 +87,22 @@ class Trial:
 
     @property
     def private(self) -> bool:
-        """True if the protocol has noise or a guarantee.
+        """True if the protocol under test has a privacy guarantee or noise.
 
-        With `noise_std = 0`, `mu = inf` or `epsilon = inf` the value is False, unless the guarantee is private without
-        noise.
+        It is False for `noise_std = 0`, `mu = inf` or `epsilon = inf`. A mechanism that is private without added noise
+        is an exception.
         """
         return not self.start.target.non_private or self.start.guarantee.private
 
     def mechanism(self, protocol, problem: Problem, plan: Plan, method: str) -> Mechanism:
-        """Return the noise mechanism of a protocol on a plan, or `Silent` if the trial is non-private."""
+        """Return the sampler of a protocol's noise, or `Silent` if the protocol under test is non-private.
+
+        Args:
+            protocol: calibrated protocol.
+            problem: problem of the run.
+            plan: participants of each round, and the records of each message.
+            method: name of a noise sampler, a key of `noise.chooser.METHODS`.
+        """
         return protocol.mechanism(problem, plan, method) if self.private else Silent()
 
     @cached_property
@@ -103,7 +114,14 @@ class Trial:
     def ready(
         self, protocol, problem: Problem | None = None, *, seed: int | Seeds | None = None, **options
     ) -> ReadyRun:
-        """Return a prepared run with another protocol, problem, seed or option."""
+        """Return a prepared run like the test run, with another protocol, problem, seed or option.
+
+        Args:
+            protocol: protocol of the run.
+            problem: problem of the run. None is that of the test run.
+            seed: seed of the run. None is that of the test run.
+            options: other arguments of `fedprivjax.ready`, such as `eval_every`.
+        """
         options = {"rounds": self.rounds, "metrics": METRICS, "eval_every": 1, **options}
         if "noise_method" not in options:
             options["noise_method"] = self.method

@@ -33,21 +33,23 @@ TOLERANCE = 1e-4  # relative difference of a bound from the file's
 
 @dataclass(frozen=True)
 class Mechanism:
-    """One mechanism, under one relation at one δ. Settings that a mechanism does not have are 0.
+    """One mechanism for which the table of reference values (`accountants.csv`) has bounds on ε.
+
+    Settings that do not apply to a mechanism are 0. An example is the sampling rate of a mechanism without sampling.
 
     Attributes:
         mechanism: "gaussian", "poisson", "subset", "replacement", "tree", "matrix", "randomised-response", "binomial"
             or "shuffled-gaussian".
-        relation: "replace-one" or "add-or-remove-one".
-        noise: standard deviation of Gaussian noise on a sum of vectors with norm at most 1.
+        relation: neighbouring relation, "replace-one" or "add-or-remove-one".
+        noise: standard deviation of the Gaussian noise that is added to a sum of vectors, each of norm at most 1.
         level: ε₀ of one randomised response.
-        rate: probability of a record in a Poisson sample, or of a binomial trial.
-        records: number of a machine's records, or of binomial trials.
-        batch: number of records in a sample, or of messages in a shuffled round.
-        shift: number of levels by which a record shifts a binomial.
-        releases: number of releases.
-        group: number of records that change.
-        delta: δ.
+        rate: probability that a record is in a Poisson sample, or success probability of a binomial trial.
+        records: number of records of a machine, or number of binomial trials.
+        batch: number of records in a sample, or number of messages that are shuffled together.
+        shift: number by which one record changes the count to which the binomial noise is added.
+        releases: number of noisy outputs that are published.
+        group: number of records in which neighbouring datasets differ.
+        delta: δ at which ε is bounded.
     """
 
     mechanism: str
@@ -94,7 +96,11 @@ def mechanisms() -> Iterator[Mechanism]:
 
 
 def bounds(one: Mechanism) -> tuple[float, float]:
-    """Return the lower and the upper bound on ε of a mechanism."""
+    """Return (lower bound, upper bound) on ε of a mechanism at its δ.
+
+    The upper bound is that of the package's accountant. The lower bound is computed without it, by an exact formula or
+    by an attack.
+    """
     if one.mechanism in SAMPLERS:
         releases = SampledReleases(
             SAMPLERS[one.mechanism](one), one.records or 1000, one.releases, one.delta, relation=one.relation
@@ -187,7 +193,10 @@ def _rounded(value: float, towards: Callable[[float], float]) -> float:
 
 
 def rows() -> Iterator[tuple[object, ...]]:
-    """Yield the rows of the table, with the columns `COLUMNS`."""
+    """Yield the rows of the table of reference values, `accountants.csv`.
+
+    A row has the settings of a mechanism, then a lower and an upper bound on its ε. `COLUMNS` has the names.
+    """
     for one in mechanisms():
         low, high = bounds(one)
         yield *asdict(one).values(), _rounded(low, floor), _rounded(high, ceil)

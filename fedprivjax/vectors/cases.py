@@ -92,7 +92,14 @@ def problem(data: str) -> Problem:
 
 
 def partition(data: str) -> Any:
-    """Return the records of every machine, int [machines, most], -1 where there is none; None for a shared pool."""
+    """Return the indices of the records that each machine owns in a reference case, or None without owners.
+
+    They are int [machines, records], padded with −1 for machines with fewer records.
+
+    Args:
+        data: name of the partition: records in a shared pool (no owners), the same number for each machine, or
+            different numbers.
+    """
     if data == POOL:
         return None
     rows = np.arange(MACHINES * RECORDS).reshape(MACHINES, RECORDS)

@@ -99,7 +99,10 @@ def _settings(protocol: Any) -> dict[str, Any]:
 
 
 def guarantee(start: ReadyRun) -> dict[str, Any] | None:
-    """Return ε, μ, δ, unit, relation and trust of the run's guarantee, or None without noise."""
+    """Return the privacy guarantee of a prepared run as JSON values, or None if the run has no noise.
+
+    The keys are `epsilon`, `delta`, `mu`, `unit`, `relation`, `trust` and `theorem`.
+    """
     stated = start.guarantee
     if not stated.private:
         return None
