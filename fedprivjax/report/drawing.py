@@ -27,7 +27,6 @@ from fedprivjax.report.tables import CONSTANT
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 
 ACROSS = 3  # panels per row
-STACKED = 6  # largest number of panels that a narrow page shows in one column
 TICKS = 6  # largest number of values of a swept setting that all have a tick
 LINE = 0.2  # height of a legend's line in inches
 SPACE = 0.06  # space above and below all curves, as a part of their range
@@ -60,16 +59,11 @@ def as_address(figure: Figure) -> str:
 
 
 def stack_panels(figure: Figure) -> bool:
-    """Move the panels of a figure into one column, for a narrow page.
-
-    Return False if they are in one already, or if there are more than `STACKED`.
-    """
+    """Move the panels of a figure into one column, for a narrow page. Return False if they are in one already."""
     placed: list[Any] = [axis for axis in figure.axes if axis.get_subplotspec() is not None]
     panels = [axis for axis in placed if axis.axison]
-    if not 1 < len(panels) <= STACKED:
-        return False
-    grid = placed[0].get_gridspec()
-    if grid.ncols == 1:
+    grid = placed[0].get_gridspec() if panels else None
+    if grid is None or grid.ncols == 1:
         return False
     for spare in set(placed) - set(panels):
         spare.remove()

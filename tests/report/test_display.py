@@ -231,4 +231,7 @@ def test_panels_are_stacked_for_a_phone_with_their_labels_and_one_legend():
     assert len(figure.legends) == 1
     assert figure.get_figwidth() == 4.2
     assert not stack_panels(figure)
-    assert not stack_panels(panelled(7)[0])
+    assert not stack_panels(new_figure(1.0, 1.0, 1, 1))
+    figure, axes = panelled(7)
+    assert stack_panels(figure)
+    assert [axis.get_subplotspec().rowspan.start for axis in axes] == list(range(7))
