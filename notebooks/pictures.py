@@ -23,7 +23,7 @@ def picture(figure, alt: str, width: str = "100%") -> nodes.raw:
 
 
 class Frontier(SphinxDirective):
-    """The panel of the leaderboard with most values of ε of a method, by its name in experiment files."""
+    """The panels of the experiment with most values of ε of a method on the leaderboard, by its name in files."""
 
     required_arguments = 1
 

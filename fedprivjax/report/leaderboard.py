@@ -92,21 +92,25 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def _draw(axis: Axes, rows: Sequence[Row]) -> None:
     first, scale = rows[0], known(rows[0]["metric"]).scale
-    methods = dict.fromkeys((row["method"], row["trust"]) for row in rows)
+    methods, levels = dict.fromkeys((row["method"], row["trust"]) for row in rows), {_level(row) for row in rows}
     trusts = {trust for _, trust in methods}
     protocol = {(row["method"], row["trust"]): row["protocol"] for row in rows}
     for slot, (method, trust) in zip(slots(map(protocol.__getitem__, methods)), methods, strict=True):
         own = sorted((row for row in rows if (row["method"], row["trust"]) == (method, trust)), key=_level)
         mean, half = (scale * np.array([row[name] for row in own]) for name in ("mean", "half_width"))
         label = method + CHOSEN * any(row["not_covered"] for row in own) + f" (trust: {trust})" * (len(trusts) > 1)
-        draw_curve(axis, [_level(row) for row in own], mean, half, ms=4, label=label, **look(slot))
+        along = [_level(row) for row in own] if len(levels) > 1 else [len(axis.lines)]
+        draw_curve(axis, along, mean, half, ms=4, label=label, **look(slot))
     trust = "" if len(trusts) > 1 else f", trust: {first['trust']}"
     axis.set(
         xlabel=f"ε for {first['unit']} (δ = {power_text(first['delta'])}, {first['relation']}{trust})",
         ylabel=known(first["metric"]).title,
         title=", ".join([first["experiment"], *(f"{name} {value:g}" for name, value in first["setting"].items())]),
     )
-    epsilon_axis(axis, {_level(row) for row in rows})
+    if len(levels) > 1:
+        epsilon_axis(axis, levels)
+    else:  # methods side by side
+        axis.set_xticks([(len(methods) - 1) / 2], [f"{level:.3g}" for level in levels])
     below = axis.transAxes + ScaledTranslation(0, -BELOW, axis.figure.dpi_scale_trans)
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=below, ncols=2, fontsize="small")
 

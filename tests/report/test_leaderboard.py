@@ -223,6 +223,12 @@ def test_the_plot_has_a_line_for_each_method(board):
         Leaderboard().plot()
 
 
+def test_methods_at_one_epsilon_are_side_by_side():
+    (axis,) = fpj.leaderboard().of("frontier/server").plot().axes
+    assert [line.get_xdata().tolist() for line in axis.lines] == [[0], [1], [2], [3], [4]]
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["2"]
+
+
 @pytest.mark.parametrize("height", [3.0, 5.2])
 def test_the_legend_is_below_the_label_of_the_axis_at_any_height(board, height):
     figure = board.plot()
