@@ -118,7 +118,8 @@ DAMAGED = {
 
 
 def test_report_of_an_empty_folder(call, tmp_path):
-    assert refused(call("report", tmp_path)) == f"results folder must hold results.nc, got {tmp_path} without it"
+    wanted = f"results folder must hold results.nc, got {tmp_path} without it"
+    assert refused(call("report", tmp_path)) == f"{wanted}. Run an experiment first, such as fedprivjax run quickstart"
 
 
 def test_list_names_everything(call):
@@ -551,6 +552,19 @@ def test_a_stop_elsewhere_is_one_line(call, spec, monkeypatch):
     assert call("privacy", spec) == (130, "", "stopped\n")
 
 
+def test_nothing_to_resume_is_refused_before_anything_is_prepared(call, spec, monkeypatch):
+    def prepared(*arguments, **options):
+        raise AssertionError("prepared")
+
+    monkeypatch.setattr(listed, "ready_experiment", prepared)
+    monkeypatch.setattr(runner, "ready_experiment", prepared)
+    wanted = "nothing to resume in there. Leave out --resume (resume=True) to start a run"
+    assert refused(call("run", spec, "--out", "there", "--resume")) == wanted
+    assert not Path("there").exists()
+    with pytest.raises(fedprivjax.Refusal, match=r"^nothing to resume in there"):
+        runner.run(experiment.load(spec), Path("there"), resume=True)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("always:.*computed again")
 def test_damaged_results_are_computed_again(call, spec):
@@ -681,7 +695,8 @@ def test_results_are_shown_again_from_their_folder(call, spec, file_size_limit):
     (into / "results.nc").write_bytes(b"{")
     said = refused(call("report", into))
     assert said.startswith(f"{into / 'results.nc'} must be a file as it was written, and cannot be read: ")
-    assert refused(call("report", "nowhere")) == "results folder must exist, got nowhere"
+    remedy = "Run an experiment first, such as fedprivjax run quickstart"
+    assert refused(call("report", "nowhere")) == f"results folder must exist, got nowhere. {remedy}"
 
 
 @pytest.mark.parametrize("key", ["title", "notes", "protocol.0.label"])

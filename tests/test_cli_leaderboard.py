@@ -111,7 +111,7 @@ def test_results_of_few_seeds_are_refused_in_lines(call):
     status, _, said = call("leaderboard", "c")
     assert status == 2
     assert said.splitlines() == [
-        "c: refused: theirs, epsilon 1: seeds must be greater than or equal to 3, got 2. Run more seeds",
-        "c: refused: theirs, epsilon 4: seeds must be greater than or equal to 3, got 2. Run more seeds",
+        "c: refused: theirs, epsilon 1: seeds must be at least 3, got 2. Run more seeds",
+        "c: refused: theirs, epsilon 4: seeds must be at least 3, got 2. Run more seeds",
         "results must have a row that can enter the leaderboard, got none",
     ]

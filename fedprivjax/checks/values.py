@@ -1,6 +1,7 @@
 """Validation of single values and of keyword arguments, shared by the whole package."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields
@@ -169,6 +170,16 @@ def require_one(name: str, value: Any) -> None:
         listed = isinstance(value, list | tuple)
         several = np.array2string(np.asarray(value), separator=", ", threshold=6) if listed else called(value)
         raise Refusal(f'{name} must be one number, got {several}: a sweep takes several, as over={{"{name}": [...]}}')
+
+
+def condition(message: str) -> str:
+    """Return the condition in pydantic's message "Input should …", in the words of other messages.
+
+    >>> condition("Input should be greater than or equal to 3")
+    'be at least 3'
+    """
+    text = re.sub(r"^\w+ should ", "", message)
+    return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 
 
 def unquoted(value: Any) -> str:

@@ -25,7 +25,7 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import Unreadable, toml_value
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import condition, require_choice
 from fedprivjax.report.text_table import usual_width
 
 TRACEBACK = "--traceback"
@@ -93,7 +93,7 @@ class StoppableCommands(TyperGroup):
 
         if isinstance(error.__cause__, ValidationError):  # of an option's value
             first = error.__cause__.errors()[0]
-            return f"{error.param.opts[0]} must {first['msg'].removeprefix('Input should ')}, got {first['input']!r}"
+            return f"{error.param.opts[0]} must {condition(first['msg'])}, got {first['input']!r}"
         option = getattr(error, "option_name", None)
         owners = [name for name, each in self.commands.items() if any(option in one.opts for one in each.params)]
         elsewhere = f"It is an option of {', '.join(owners)}. " if owners and command not in owners else ""

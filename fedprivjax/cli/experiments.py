@@ -50,7 +50,7 @@ def run(
         chosen = _named_together(spec, change, folder, resume=resume, tiny=tiny)
     else:
         chosen = _named([spec], change, folder, resume=resume, tiny=tiny)
-    from_first(lambda: _claim_each(chosen))
+    from_first(lambda: _claim_each(chosen, shared=own is not None))
     done: dict[str, Any] = {}
     for name, one in chosen.items():
         if len(chosen) > 1:
@@ -194,11 +194,18 @@ def _named_together(spec: str, change: Change, folder: Out, *, resume: bool, tin
     }
 
 
-def _claim_each(chosen: dict[str, Named]) -> None:
-    """Create the results folders of several experiments. That of a single one is created by its run."""
+def _claim_each(chosen: dict[str, Named], *, shared: bool = False) -> None:
+    """Create the results folders of several experiments. That of a single one is created by its run.
+
+    Raise Refusal if a single one has nothing to resume, unless other processes share its folder.
+    """
     from fedprivjax.experiment import folder as results_folder
 
-    for name, one in chosen.items() if len(chosen) > 1 else ():
+    for name, one in chosen.items():
+        if len(chosen) == 1:
+            if one.resume and not shared:
+                results_folder.require_begun(one.folder)
+            continue
         with within(name):
             results_folder.claim(one.folder, one.experiment, resume=one.resume)
 

@@ -223,8 +223,12 @@ def known(metric: str | Metric) -> Metric:
     return {**METRICS, **OF_MEAN}.get(metric) or Metric(metric, _lost)
 
 
-def require_recorded(name: str, recorded: Iterable[str], what: str = "metric") -> None:
+def require_recorded(name: str, recorded: Iterable[str], what: str = "metric", others: Iterable[str] = ()) -> None:
     """Raise Refusal unless `name` is among the recorded metrics.
+
+    Args:
+        what: name of the value in the message.
+        others: names of what can be drawn besides metrics, for suggestions.
 
     >>> require_recorded("test_loss", ["train_loss"])
     Traceback (most recent call last):
@@ -233,7 +237,7 @@ def require_recorded(name: str, recorded: Iterable[str], what: str = "metric") -
     names = list(recorded)
     if name in names:
         return
-    require_choice(what, name, [*METRICS, *OF_MEAN, *names])
+    require_choice(what, name, [*METRICS, *OF_MEAN, *names, *others])
     there = ", ".join(names) or "none"
     remedy = "Choose one of these, or add it to what runs record (evaluation.metrics in a file)"
     raise Refusal(f"{what} {name!r} must be recorded, got {there}. {remedy}")

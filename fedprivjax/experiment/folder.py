@@ -26,6 +26,7 @@ from fedprivjax.sweeps.schema import TEXTS, require_schema
 CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
 SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
+RUN_FIRST = "Run an experiment first, such as fedprivjax run quickstart"
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command", "device")  # texts of the provenance
 
@@ -54,8 +55,8 @@ def claim(
     spec, settings = folder / SPEC, to_mapping(experiment)
     _require_texts({**settings, **(source or {}), "results folder": str(folder)})
     again = resume or shared
-    if resume and not shared and not spec.is_file():
-        raise Refusal(f"nothing to resume in {folder}")
+    if resume and not shared:
+        require_begun(folder)
     if spec.is_file() and (other := _settings(spec)) != (own := without_callback(settings)):
         differ = "" if other is None else f": {_differences(other, own)}"
         raise Refusal(f"results folder {folder} holds results of different settings{differ}. Choose another with --out")
@@ -112,6 +113,12 @@ def _in_use(folder: Path) -> bool:
 def begun(folder: Path) -> bool:
     """Return True if a run into the folder has begun."""
     return (folder / SPEC).is_file()
+
+
+def require_begun(folder: Path) -> None:
+    """Raise Refusal if no run into the folder has begun, so that there is nothing to resume."""
+    if not begun(folder):
+        raise Refusal(f"nothing to resume in {folder}. Leave out --resume (resume=True) to start a run")
 
 
 def finished(folder: Path) -> bool:
@@ -202,7 +209,7 @@ def read(folder: str | Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
     """
     file = Path(folder) / RESULTS
     if not file.is_file():
-        raise Refusal(f"results folder must hold {file.name}, got {file.parent} without it")
+        raise Refusal(f"results folder must hold {file.name}, got {file.parent} without it. {RUN_FIRST}")
     return load_file(file, follow=False)
 
 

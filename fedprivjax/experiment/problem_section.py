@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakValueDictionary
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
@@ -16,6 +16,7 @@ from fedprivjax.datasets.preparation import is_table, prepared_by, read_columns
 from fedprivjax.experiment.names import Imported, Unimported, object_of, of_results, resolve
 from fedprivjax.experiment.section import OWN, THEORY, Reflected, sections
 from fedprivjax.features import FeatureMap, as_maps
+from fedprivjax.problem.checks import require_layers
 from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
 from fedprivjax.problem.convolutions import Convolutions
 from fedprivjax.problem.linear_loss import LinearLoss
@@ -179,6 +180,12 @@ class OwnLoss(Imported, Smoothable):
     loss_options: dict[str, Any] = {}
 
 
+def _widths(widths: list[int], info: ValidationInfo) -> list[int]:
+    """Return the widths of layers. Raise Refusal, with the key, unless all are at least 1."""
+    require_layers(f"problem.{info.field_name}", widths)
+    return widths
+
+
 class Model(Reflected):
     """A model in place of the linear predictor.
 
@@ -190,7 +197,7 @@ class Model(Reflected):
     """
 
     filled = ("scores", "tokens", "each", "parent", "name")
-    types = {tuple[int, ...]: list[Annotated[int, Field(ge=1)]]}
+    types = {tuple[int, ...]: Annotated[list[int], AfterValidator(_widths)]}
     start_seed: int = Field(default=0, ge=0)
     convolutions: Convolutions = "auto"
     clipping: Clipping = "auto"

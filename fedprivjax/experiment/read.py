@@ -225,6 +225,8 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     path = Path(spec)
     if not (path.suffix == ".toml" and path.is_file()):
         names, near = bundled(), _beside(path)
+        if str(spec) not in names and not near:
+            _require_no_other(path)
         if path.suffix == ".toml" or (near and str(spec) not in names):
             raise Refusal(f"no experiment file {str(spec)!r}{near}")
         require_choice("experiment", str(spec), names)
@@ -260,6 +262,19 @@ def _beside(path: Path) -> str:
     """Return a hint that names the experiment file with the nearest name in the same folder, or ""."""
     near = difflib.get_close_matches(path.stem, [file.stem for file in path.parent.glob("*.toml")], n=1)
     return f", did you mean {str(path.with_name(near[0] + '.toml'))!r}?" if near else ""
+
+
+def _require_no_other(path: Path) -> None:
+    """Raise Refusal, with a remedy, if the path of an experiment is a folder or another file."""
+    wanted = "experiment must be a .toml file or a bundled name"
+    if path.is_dir():
+        inside = sorted(path.glob("*.toml"))
+        got, remedy = "without one", "See fedprivjax list experiments"
+        if inside:
+            got, remedy = "with one" if len(inside) == 1 else "of several", f"Name the file, such as {str(inside[0])!r}"
+        raise Refusal(f"{wanted}, got the folder {str(path)!r} {got}. {remedy}")
+    if path.is_file():
+        raise Refusal(f"{wanted}, got the file {str(path)!r}. Give its name the ending .toml if it is an experiment")
 
 
 def parse(

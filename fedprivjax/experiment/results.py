@@ -127,7 +127,7 @@ def load(results: str | Path) -> Results:
         found, attributes = folder.read(given)
         return Results(given, found, attributes["provenance"], folder.load_settings(given))
     if not given.is_file():
-        raise Refusal(f"results folder must exist, got {given}")
+        raise Refusal(f"results folder must exist, got {given}. {folder.RUN_FIRST}")
     found, attributes = folder.load_file(given)
     return Results(given.parent, found, attributes["provenance"], str(attributes.get("settings", "")))
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, model_validator
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, unquoted
+from fedprivjax.checks.values import condition, require_choice, unquoted
 
 STRUCTURAL = {
     "machines": "number of machines",
@@ -224,7 +224,7 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
             require_choice(path if gathered else f"{path}.kind", first["ctx"]["tag"], place.union)
         case "literal_error":
             require_choice(path, first["input"], re.findall(r"'([^']*)'", first["ctx"]["expected"]))
-    wanted = "be a table" if first["type"] in TABLES else first["msg"].removeprefix("Input should ")
+    wanted = "be a table" if first["type"] in TABLES else condition(first["msg"])
     raise Refusal(f"{path} must {wanted}, got {first['input']!r}")
 
 

@@ -1,6 +1,6 @@
 """Tables and plots of results, which may be a folder, loaded results, or datasets of sweeps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -156,7 +156,7 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Fi
     metric = metric or usual_metric(this, against)
     if metric in axes:
         raise Refusal(f"metric must be a metric's name, got the axis {metric!r}. Write against={metric!r}")
-    recorded_by(this, metric)
+    recorded_by(this, metric, axes)
     return axes[against](metric)
 
 
@@ -199,8 +199,11 @@ def usual_metric(this: Summary, against: str = plots.EPSILON) -> str:
     return found
 
 
-def recorded_by(this: Summary, metric: str | Metric) -> str:
+def recorded_by(this: Summary, metric: str | Metric, others: Iterable[str] = ()) -> str:
     """Return the metric's name.
+
+    Args:
+        others: names that a misspelt metric may mean, for suggestions.
 
     Raises:
         Refusal: unless at least one protocol recorded it.
@@ -208,7 +211,7 @@ def recorded_by(this: Summary, metric: str | Metric) -> str:
     name = known(metric).name
     names = dict.fromkeys(str(n) for data in this.best.values() for n in data if plots.ROUND in data[n].dims)
     if not this.recorded(name):
-        require_recorded(name, names)
+        require_recorded(name, names, others=others)
     for data in this.best.values():
         require_scalars(name, data)
     return name

@@ -1,6 +1,5 @@
 """Rows of the leaderboard: their fields, the conditions to enter, and the rows of finished results."""
 
-import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
@@ -10,6 +9,7 @@ import xarray as xr
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import condition
 from fedprivjax.datasets import DATASETS
 from fedprivjax.disk_cache import digest
 from fedprivjax.engine.fingerprint import UNSALTED
@@ -109,7 +109,7 @@ def _fault(error: Any) -> str:
         return f"{name} must be given, got none"
     if given is None and name in MISSING:
         return MISSING[name]
-    wanted = re.sub(r"^\w+ should |^Extra inputs are not permitted", "", error["msg"]) or "be a known field"
+    wanted = "be a known field" if error["type"] == "extra_forbidden" else condition(error["msg"])
     return f"{name} must {wanted}, got {given!r}{'. Run more seeds' * (name == 'seeds')}"
 
 

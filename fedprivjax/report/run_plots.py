@@ -94,7 +94,7 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
     if name in run.metrics and name not in scalars:
         raise Refusal(f"metric of a run must have one value a round to be drawn, got {name!r}. Draw a sweep's results")
     if name is not None:
-        require_recorded(name, scalars)
+        require_recorded(name, scalars, others=VIEWS)
     hours, against = getattr(run, "hours", None), against or "round"
     along = {"round": run.rounds} | ({} if hours is None else {"hours": hours})
     require_choice("axis of a plot", against, along)

@@ -489,7 +489,7 @@ def test_a_network_is_reached_by_its_settings(settings, network):
         ({"hidden": [4]}, "problem.hidden must go with model 'mlp' or 'cnn' or 'lstm', got none"),
         ({"channels": [4]}, "problem.channels must go with model 'cnn', got none"),
         ({"model": "mlp", "channels": [4]}, "problem.channels must go with model 'cnn', got model 'mlp'"),
-        ({"model": "mlp", "hidden": [0]}, "problem.hidden.0 must be greater than or equal to 1, got 0"),
+        ({"model": "mlp", "hidden": [0]}, "problem.hidden must be at least 1, got 0. Leave out the layer"),
         ({"model": "mlp", "activation": "thanh"}, "unknown problem.activation 'thanh', did you mean 'tanh'?"),
         ({"model": "cnn", "channels": [1, 1, 1, 1]}, "channels must have at most 3 entries for images of 8×8"),
         (
@@ -560,7 +560,7 @@ INTEGERS = "a list of distinct positive integers"
             {"participation__per_round": 4, "participation__kind": "balanced"},
             "[participation] for 'ours': per_round must divide machines (6), got 4",
         ),
-        ({"participation__rounds": 0}, "participation.rounds must be greater than or equal to 1, got 0"),
+        ({"participation__rounds": 0}, "participation.rounds must be at least 1, got 0"),
         ({"protocol__1__label": "ours"}, "protocol labels must be distinct, not empty and without '/', got 'ours'"),
         ({"protocol__1__label": "a/b"}, "protocol labels must be distinct, not empty and without '/', got 'a/b'"),
         ({"sweep__per_round": [1.5]}, f"sweep.per_round must be {INTEGERS}, got [1.5]"),
@@ -593,7 +593,7 @@ INTEGERS = "a list of distinct positive integers"
             "[[protocol]] 'ours': evaluation.select 'excess_risk' must be recorded, got distance. "
             "Choose one of these, or add it to what runs record (evaluation.metrics in a file)",
         ),
-        ({"evaluation__every": 0}, "evaluation.every must be greater than or equal to 1, got 0"),
+        ({"evaluation__every": 0}, "evaluation.every must be at least 1, got 0"),
         (
             {"evaluation__averaged": ["gradient_nrm"]},
             "unknown metric in evaluation.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
@@ -709,6 +709,24 @@ def test_a_missing_file_is_answered_with_the_nearest_name(tmp_path, given):
         experiment.load(tmp_path / given)
     wanted = f"no experiment file {str(tmp_path / given)!r}, did you mean {str(tmp_path / 'clean.toml')!r}?"
     assert str(caught.value) == wanted
+
+
+def test_a_folder_or_another_file_is_refused_with_the_remedy(tmp_path):
+    wanted = "experiment must be a .toml file or a bundled name, got the"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "hostname").write_text("me")
+    for given, got in (
+        ("empty", "folder {!r} without one. See fedprivjax list experiments"),
+        ("hostname", "file {!r}. Give its name the ending .toml if it is an experiment"),
+    ):
+        with pytest.raises(Refusal) as caught:
+            experiment.load(tmp_path / given)
+        assert str(caught.value) == f"{wanted} {got.format(str(tmp_path / given))}"
+    inside = tmp_path / "empty" / "spec.toml"
+    inside.write_text("")
+    with pytest.raises(Refusal) as caught:
+        experiment.load(tmp_path / "empty")
+    assert str(caught.value).endswith(f"with one. Name the file, such as {str(inside)!r}")
 
 
 def test_files_that_cannot_be_read(tmp_path):

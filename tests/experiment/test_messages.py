@@ -138,7 +138,7 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
         (("radius", 'model = "mlp"\nhidden = 0\nradius'), "problem.hidden must be a list, got 0"),
         (
             ("radius", 'model = "mlp"\nhidden = [8, 0]\nradius'),
-            "problem.hidden.1 must be greater than or equal to 1, got 0",
+            "problem.hidden must be at least 1, got 0. Leave out the layer",
         ),
         (("radius", "picture = 8\nradius"), "problem.picture must be a list, got 8"),
         (

@@ -75,7 +75,7 @@ def test_own_keys_override_the_section(section, own, law, rounds):
             {},
             "in the participation of 'several': unknown key in [participation] 'round', did you mean 'rounds'?",
         ),
-        ({"rounds": 0}, {}, "in the participation of 'several': participation.rounds must be greater than or equal"),
+        ({"rounds": 0}, {}, "in the participation of 'several': participation.rounds must be at least 1"),
         ({"kind": "ful"}, {}, "in the participation of 'several': unknown participation.kind 'ful', did you mean"),
         ({"kind": "full", "per_round": 5}, {}, "[[protocol]] 'several': per_round must be 20 for kind 'full', got 5"),
         ({"kind": "uniform", "weights": [1.0]}, {}, "in the participation of 'several': participation.weights must go"),

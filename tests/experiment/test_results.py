@@ -100,9 +100,11 @@ def test_an_unknown_label_is_answered_with_the_nearest(kept):
 
 
 def test_missing_files_are_named(kept, tmp_path):
-    with pytest.raises(Refusal, match=r"^results folder must exist, got \S+nowhere$"):
+    with pytest.raises(
+        Refusal, match=r"^results folder must exist, got \S+nowhere\. Run an experiment first, such as "
+    ):
         fpj.load(tmp_path / "nowhere")
-    with pytest.raises(Refusal, match=r"^results folder must hold results\.nc, got \S+ without it$"):
+    with pytest.raises(Refusal, match=r"^results folder must hold results\.nc, got \S+ without it\. Run an "):
         fpj.load(tmp_path)
     folder.save(kept[1], tmp_path)
     results = fpj.load(tmp_path)

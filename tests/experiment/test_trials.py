@@ -179,7 +179,7 @@ def test_runs_of_batches_that_follow_from_epsilon(insured):
     [
         ({"batch": "moment"}, {}, "unknown batch 'moment', did you mean 'moments'"),
         ({"batch": "moments", "epsilon": 1.0}, {}, "batch 'moments' must go with a swept epsilon"),
-        ({}, {"trials": 0}, "sweep.trials must be greater than or equal to 1, got 0"),
+        ({}, {"trials": 0}, "sweep.trials must be at least 1, got 0"),
     ],
 )
 def test_refusals(insured, entry, sweep, says):

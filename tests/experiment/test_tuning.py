@@ -195,7 +195,7 @@ MISTAKES = [
     ),
     ({"sweep": {"clip": [1.0]}}, "in [tuning]: unknown key in its sweep 'clip'"),
     ({"sweep": {"mu": [1.0, 1.0]}}, "in [tuning]: sweep.mu must be a list of distinct numbers"),
-    ({"seeds": 0}, "tuning.seeds must be greater than or equal to 1, got 0"),
+    ({"seeds": 0}, "tuning.seeds must be at least 1, got 0"),
     ({"seed": 2}, "unknown key in [tuning] 'seed', did you mean 'seeds'?"),
     ({"problem": "digits"}, "tuning.problem must be a table, got 'digits'"),
 ]

@@ -121,6 +121,7 @@ ROUNDS = {"against": "round"}
     ("asked", "message"),
     [
         ({"metric": "distant"}, r"unknown metric 'distant', did you mean 'distance'\?"),
+        ({"metric": "epsilonn"}, r"unknown metric 'epsilonn', did you mean 'epsilon'\?"),
         ({"metric": "epsilon"}, "metric must be a metric's name, got the axis 'epsilon'. Write against='epsilon'"),
         ({"against": "machines"}, r"unknown axis of a plot 'machines' \(known: epsilon, round, costs, bytes, "),
         ({"metric": "excess_risk", "iterate": "lost"}, None),

@@ -167,7 +167,7 @@ def test_the_best_mean_comes_first(board):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"seeds": 2}, "seeds must be greater than or equal to 3, got 2. Run more seeds"),
+        ({"seeds": 2}, "seeds must be at least 3, got 2. Run more seeds"),
         ({"epsilon": None}, "epsilon must be the realised ε of a private method, got none"),
         ({"epsilon": float("nan")}, "epsilon must be a finite number, got nan"),
         ({"epsilon": 40.0}, "epsilon must be at most its target"),

@@ -47,6 +47,8 @@ def test_metrics_are_curves_over_rounds(run):
     assert shown[0] == "test accuracy"
     with pytest.raises(fpj.Refusal, match="test_los"):
         fpj.plot(run, "test_los")
+    with pytest.raises(fpj.Refusal, match="unknown metric 'epsilonn', did you mean 'epsilon'"):
+        fpj.plot(run, "epsilonn")
     with pytest.raises(fpj.Refusal, match="axis of a plot"):
         fpj.plot(run, "test_loss", "hours")
 
