@@ -839,7 +839,7 @@ def test_list_with_a_name_prints_its_settings(call):
     lines = [" ".join(line.split()) for line in said.splitlines()]
     assert lines[0].startswith("dp_mu2 (protocols): DP-μ²-FL")
     assert lines[1] == "setting type default help"
-    assert "step_scale number 1.0 factor on `step_size`, given or the theory's." in lines
+    assert "step_scale number 1.0 factor by which the given or default step size is multiplied." in lines
     assert any(line.startswith("cancel true or false true True cancels the noise") for line in lines)
     both = call("list", "logistic")[1]
     for words in ("logistic (losses)", "score_bound", "logistic (datasets)", "optimum_norm", "required"):
@@ -851,7 +851,7 @@ def test_list_with_a_name_prints_its_settings(call):
 def test_defaults_of_listed_settings(call):
     lines = [" ".join(line.split()) for line in call("list", "fedavg")[1].splitlines()]
     assert any(line.startswith('trust text unset "none" or "server". Default: "server" with') for line in lines)
-    assert any(line.startswith("local text or ServerOptimizer unset any optax") for line in lines)
+    assert any(line.startswith("local text or ServerOptimizer unset optax") for line in lines)
     lines = [" ".join(line.split()) for line in call("list", "dirichlet")[1].splitlines()]
     assert any(line.startswith("alpha number unset concentration") for line in lines)
     assert not any(line.startswith("machines") for line in lines)

@@ -146,8 +146,7 @@ class IntegerSums(WorkPrivacy):
     def step_divisor(self) -> Any:
         """Divisor of the sum over a local step's records. None stands for the number of these records.
 
-        It is the fixed batch size B if every record is sampled independently (Poisson), so that the number of records
-        is random.
+        With Poisson sampling, where the number of records is random, it is the expected number B instead.
         """
         return self.work.batch if self.work.of_step.independent else None
 

@@ -53,7 +53,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
             otherwise.
         update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping: a number, or an
             `AdaptiveClip` that changes from round to round. Required with unit = "machine".
-        trust: "server" for a trusted server that adds the noise, or "none" for noise from the machines. Default:
+        trust: "none" or "server". A trusted server adds the noise itself, otherwise the machines add it. Default:
             "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
         noise: "independent" for fresh noise in every round. Other values correlate a trusted server's noise over

@@ -52,12 +52,13 @@ class Protocol(Decorated):
     by jax. The other functions run on the host in float64.
 
     Attributes:
-        calibrate_to: rule that computes the noise from a target, a key of
-            `fedprivjax.privacy.calibration.CALIBRATIONS`. "rule" is the method's own rule. "plan" is the smallest noise
-            for the participation schedule that was sampled for the run, so that the ε of the worst machine equals the
-            target. It has no effect if `noise_std` is given.
+        calibrate_to: rule that computes the noise from a target, a key of `fedprivjax.privacy.target.CALIBRATIONS`.
+            "rule" is the method's own rule. "plan" is the smallest noise for the participation schedule that was
+            sampled for the run, so that the ε of the worst machine equals the target. It has no effect if `noise_std`
+            is given.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
-            model. With a given adversary, the noise is the smallest that meets the target on the sampled schedule.
+            model. With a given adversary, the noise is the smallest that meets the target on the participation schedule
+            of the run.
         known: facts about the algorithm that are computed once, such as the bound on its messages; set by calibration.
 
     Raises:

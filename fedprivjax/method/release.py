@@ -112,8 +112,8 @@ class Privacy(Part):
     def traced(self) -> Any:
         """Copy in which settings that only the host reads are set to fixed values.
 
-        Compiled programs receive this copy, so changing such a setting does not recompile them. These settings are the
-        fields made by `host_only`.
+        Compiled programs receive this copy, so changing such a setting does not recompile them. Fields that are
+        declared by `host_only` are such settings.
         """
         return without_host_settings(self)
 
@@ -428,9 +428,9 @@ class MessagePrivacy(Privacy):
         return plain
 
     def vectors_in_memory(self, problem: Problem, size: Size) -> int:
-        """Return how many vectors of d numbers this object holds in memory at once, besides clipped gradients.
+        """Return how many vectors of d numbers (one per parameter) this object holds in memory at once.
 
-        The number decides into how many chunks computations are divided. Default: 0.
+        Clipped gradients are not counted. The number decides into how many chunks computations are divided. Default: 0.
         """
         return 0
 

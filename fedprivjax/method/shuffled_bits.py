@@ -323,10 +323,10 @@ class BitMean(PrivateMean):
         return cheu.rounding_constant(users=users, levels=levels, dimension=problem.dimension)
 
     def noisy_users(self, plan: Plan) -> int:
-        """Number of users by whose noise bits the variance of a sum's noise is computed.
+        """Number of users to whose noise σ refers: the variance of a sum's noise is σ² times this number.
 
-        It is the number of users in a round. If rounds have announced, different numbers of users, it is the smallest
-        one, because users add fewer noise bits in larger rounds.
+        It is the number of users in a round. If rounds have several sizes, announced before the run, it is the smallest
+        size. In larger rounds, every user adds fewer noise bits, so that the noise of the sum stays about the same.
         """
         return int(plan.schedule.present.sum(axis=1).min()) if plan.schedule.announced else plan.size.per_round
 

@@ -220,7 +220,7 @@ class WorkPrivacy(Privacy):
     def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:
         """Return the mean message that the server reads, and the public memory of the next round.
 
-        By default, the sum is divided and nothing else is changed.
+        By default, the sum is divided, no noise is added, and the memory is unchanged.
 
         Args:
             total: weighted sum of the participants' messages.

@@ -223,10 +223,10 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         epsilon: target ε of every machine at the run's δ, or a list with one ε for each machine; inf is non-private.
         noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
             (instead of `epsilon`).
-        step_size: 1/v. Round r of a stage, counted from 1, takes a step of size r/(2v). The default None is the value
-            of the theory in each stage. It is a rule of thumb without a theorem if the clip is below the Lipschitz
-            constant and neither `strong_convexity` nor `variance` is given: noise may then move the output as far as it
-            does in `NoisySGD`.
+        step_size: 1/v, where round r of a stage, counted from 1, takes a step of size r/(2v). Default: the value of the
+            theory in each stage. It is a rule of thumb without a theorem if the clip is below the Lipschitz constant
+            and neither `strong_convexity` nor `variance` is given: noise may then move the output as far as it does in
+            `NoisySGD`.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
@@ -251,7 +251,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         gap: bound on the initial excess loss, for the form "multistage". None is the Lipschitz constant times D.
         variance: V², bound on the mean squared error of a round's mean gradient. None is the variance of the noise plus
             a bound on the variance from sampling records and machines.
-        printed: for the form "multistage". True takes the values v printed in the paper, which do not minimise the
+        printed: True takes, in the form "multistage", the values v printed in the paper, which do not minimise the
             error bound of a stage.
         server: optax transformation or schedule that replaces the server's plain step. It needs the form "plain" and no
             `strong_convexity`. With it, there is no default step and no error bound.

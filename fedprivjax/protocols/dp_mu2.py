@@ -200,9 +200,10 @@ class DPMu2(MessageSettings):
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
             `noise_schedule` says which relative noise each message has.
-        step_size: η. The default None is the theory's step: with it, the noise accumulated in x_T has the diameter of
-            the constraint set as its norm. If a clip is set, None is a rule of thumb without a theorem. The norm is
-            then a distance that noise may move an iterate (`fedprivjax.method.default_steps.gathered_reach`).
+        step_size: η, step size of the server. Default: the theory's step. With it, the noise accumulated in x_T has the
+            diameter of the constraint set as its norm. If a clip is set, the default is a rule of thumb without a
+            theorem. The norm is then a distance that noise may move an iterate
+            (`fedprivjax.method.default_steps.gathered_reach`).
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of s that each machine enforces by clipping. None relies on the theory's bound G +
             2LD, for the problem's Lipschitz constant G, smoothness L and diameter D.
@@ -215,7 +216,7 @@ class DPMu2(MessageSettings):
             allowed, and so is an object whose `materialize(messages)` returns one.
         relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
             means equal μ. It needs trust = "none".
-        cancel: True lets each message subtract the noise of the machine's previous message. With False, the noises of a
+        cancel: True cancels the noise of a machine's previous message in its next one. With False, the noises of a
             machine's messages accumulate in the sum. This is an ablation of the papers, for trust = "none" only.
         batch: K, number of records in a message. The message is the mean of their vectors s, each clipped separately. A
             machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.

@@ -52,8 +52,7 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        calibrate_to: rule that computes the noise from a target, a key of
-            `fedprivjax.privacy.calibration.CALIBRATIONS`.
+        calibrate_to: rule that computes the noise from a target, a key of `fedprivjax.privacy.target.CALIBRATIONS`.
         adversary: adversary against whom the guarantee holds. None is the adversary of the trust model.
         mixing: weights with which machines average with their neighbours: a graph, a matrix of weights, or a list of
             them for consecutive rounds. Graphs are, for example, "ring", "complete" and a networkx graph. `Gossip`

@@ -155,7 +155,7 @@ class FedAvg(Protocol):
             `local_steps`.
         rate: public probability with which a local step uses each record, for sampler = "poisson" only. The sum is
             still divided by B. Default: B divided by the machine's number of records.
-        trust: "server" for a trusted server that adds the noise, or "none" for noise from the machines. Default:
+        trust: "none" or "server". A trusted server adds the noise itself, otherwise the machines add it. Default:
             "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
             unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record", it

@@ -268,7 +268,7 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
         noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
             (instead of `epsilon`).
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, the step size. The default None depends on the run:
+        step_size: η, step size of the server. The default depends on the run:
 
             * With noise, it is the step of Theorem 2.1, which bounds the excess loss on new records.
             * Without noise, it is 1/β for smoothness β if every round uses all records of all machines. Otherwise, it

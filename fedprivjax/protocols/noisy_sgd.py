@@ -261,7 +261,7 @@ class NoisySGD(MessageSettings):
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message, or in the mean with a trusted server
             (instead of `mu`).
-        step_size: step size. The default None is D/√(T·(G² + d·σ²)), for the diameter D of the constraint set,
+        step_size: step size of the server. Default: D/√(T·(G² + d·σ²)), for the diameter D of the constraint set,
             Lipschitz constant G, d parameters, and noise of standard deviation σ in the mean gradient. If gradients are
             clipped to C < G, it is a rule of thumb without a theorem: 1/√(T·(C²/D² + d·σ²/D_z²)), and at most D_z/C. In
             this rule, D is the largest distance of a point of the set from the start. D_z = min(D, √d·G/L), for

@@ -76,13 +76,13 @@ class ReducedTreeMomentum(MomentumProtocol):
         noise_std: σ, standard deviation of the noise of those nodes of the first tree (gradients at anchors) that end
             in the first two epochs. The other groups of nodes have the noises σ times `stds`.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, length of every step. The default None is 1/√(N·T) of Theorem 9, for T rounds. For clipped
-            gradients in a bounded set, it is the smaller of `TreeMomentum`'s default and C/(8NL), with smoothness L.
-            This has no theorem.
+        step_size: η, length of every step. Default: 1/√(N·T) of Theorem 9, for T rounds. For clipped gradients in a
+            bounded set, it is the smaller of `TreeMomentum`'s default and C/(8NL), with smoothness L. This has no
+            theorem.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
             requires.
-        reset_rate: γ, in [0, 1]. The gradient at a new anchor enters with weight γ. With weight 1 − γ, the gradient at
-            the previous anchor plus the difference of both takes its place. None is η·N, at most 1/2.
+        reset_rate: γ, in [0, 1], weight with which the gradient at a new anchor enters. With weight 1 − γ, the gradient
+            at the previous anchor plus the difference of both takes its place. None is η·N, at most 1/2.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         batch: K, number of a machine's records in a round. It must divide the number of its records.
@@ -120,7 +120,8 @@ class ReducedTreeMomentum(MomentumProtocol):
     def privacy(self) -> ReducedMomentum:
         """Privacy object of the method: noise on gradients at anchors and on differences of gradients.
 
-        Its sensitivities use that consecutive points are at most one step apart.
+        The anchor of an epoch is its first iterate. The differences are between gradients at nearby points. Their
+        sensitivity is small, because consecutive points are at most one step apart.
         """
         found = self._privacy_without_step
         return found if self.step_size is None else replace(found, length=self.step_scale * self.step_size)

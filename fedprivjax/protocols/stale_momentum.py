@@ -150,9 +150,9 @@ class StaleMomentum(MessageSettings):
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
-        step_size: step size η of the server. The default None is the theory's step in a non-private run. In a private
-            run, it is a rule of thumb without a theorem: noise moves the last point w_T by min(D, 2·√d·G/L), for
-            diameter D, d parameters, Lipschitz constant G and smoothness L.
+        step_size: step size η of the server. Default: the theory's step in a non-private run. In a private run, it is a
+            rule of thumb without a theorem: noise moves the last point w_T by min(D, 2·√d·G/L), for diameter D, d
+            parameters, Lipschitz constant G and smoothness L.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of u that each machine enforces by clipping. A private run must have one.
         relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None

@@ -57,9 +57,9 @@ class TreeMomentum(MomentumProtocol):
         noise_std: σ, standard deviation per coordinate of the noise of one node of a tree. With the factor
             "independent", it is the standard deviation of the noise on α·g_t.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, length of every step. The default None is 1/√(N·T), as in Theorem 6. For clipped gradients in a
-            set of diameter D, this is multiplied by min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and
-            smoothness L. The latter has no theorem. If the momentum is 0, no step is taken.
+        step_size: η, length of every step. Default: 1/√(N·T), as in Theorem 6. For clipped gradients in a set of
+            diameter D, this is multiplied by min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and smoothness L.
+            The latter has no theorem. If the momentum is 0, no step is taken.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz

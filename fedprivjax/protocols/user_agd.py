@@ -125,9 +125,9 @@ class UserAGD(UserSettings):
         epsilon: target ε of every record, at the run's δ; inf is non-private.
         noise_std: σ, standard deviation of the noise per message. The noise in the sum of n messages has standard
             deviation σ·√n in each coordinate.
-        step_size: 1/(β + S), for smoothness β and a number S that grows with the noise
-            (`fedprivjax.theory.cheu.agd_spread`). The default None is the theory's value in every phase. It is a rule
-            of thumb without a theorem if the clip is below the Lipschitz constant and neither `strong_convexity` nor
+        step_size: 1/(β + S), which determines the steps, for smoothness β and a number S that grows with the noise.
+            Default: the theory's value in every phase (`fedprivjax.theory.cheu.agd_spread` has S). It is a rule of
+            thumb without a theorem if the clip is below the Lipschitz constant and neither `strong_convexity` nor
             `variance` is given.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz

@@ -92,7 +92,7 @@ class Setting:
 
     @property
     def target(self) -> Target:
-        """Privacy target ε at δ, for calibration."""
+        """Privacy target of the comparison: the setting's ε and δ."""
         return Target(epsilon=float(self.epsilon), delta=self.delta)
 
     @property
