@@ -167,7 +167,11 @@ def _achieved(one: Audit | OneRunAudit) -> str:
 
 
 def plot(audits: Mapping[str, Audit | OneRunAudit]) -> Figure:
-    """Plot the claimed ε(δ) and its proved lower bounds, one panel per protocol."""
+    """Plot claimed guarantees ε(δ) with the lower bounds that audits proved, one panel per protocol.
+
+    Args:
+        audits: result of `audit` or `audit_one_run` for each protocol, by the label of its panel.
+    """
     figure, panels = panelled(max(1, len(audits)), 4.4, 3.2, sharey=False)
     for axis, (label, one) in zip(panels, audits.items(), strict=False):
         _panel(axis, label, one)

@@ -34,10 +34,13 @@ Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Datas
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables and their footnotes. `print` gives the command line's text, and a notebook shows HTML tables.
+    """Tables of results, with their footnotes.
+
+    `print` writes them as text, as on the command line. A notebook shows them as HTML tables.
 
     Attributes:
-        sheets: tables. Each has a `title` and a `frame`, a pandas DataFrame of its cells.
+        sheets: the tables. Each has a `title` and a `frame`, which is a pandas DataFrame of the table's texts and
+            numbers.
         notes: footnotes.
     """
 
@@ -58,7 +61,11 @@ class Tables:
 
 
 def tables(this: Summary) -> Tables:
-    """Return every table, and the footnotes."""
+    """Return all tables of an experiment's results, and their footnotes.
+
+    Args:
+        this: results prepared for display, with the rows and metrics that tables show.
+    """
     return Tables(results_tables(this), footnotes(this))
 
 
@@ -70,12 +77,14 @@ def experiment_summary(experiment: Experiment, results: Results) -> Summary:
 
 
 def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
-    """Return results as tables, the same that the command line prints.
+    """Return results as tables, which the command line prints in the same form.
 
     Args:
-        results: a results folder, the result of `load`, a sweep's dataset, or datasets by label.
-        metric: metric of the only table, or None for all tables.
-        iterate: iterate to show. Default: the experiment's `evaluation.iterate`, or the output.
+        results: a results folder, the result of `load`, the dataset of a sweep, or several such datasets by the label
+            of their protocol.
+        metric: metric whose table is returned. None returns all tables.
+        iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
+            reported parameters.
 
     Raises:
         Refusal: if the folder cannot be read, or the metric was not recorded.
@@ -104,25 +113,27 @@ def plot(
     """Return a plot of results, or of one run, as a matplotlib figure.
 
     Args:
-        results: as in `table`, or a run.
-        metric: metric to draw. Default: the first one that the command line draws, or all metrics of a run. A metric
-            with a value per client is drawn as a histogram, unless `against` is given. A run has further plots:
-            "participation" shows which machines take part in which round, and "machine_epsilon" is a histogram of the
-            machines' ε. "epsilon" is the ε of the rounds so far, and "noise_correlation" shows correlations of the
-            noise over rounds or between machines.
+        results: a results folder, the result of `load`, the dataset of a sweep, several such datasets by the label of
+            their protocol, or one run.
+        metric: metric to draw. Default: the first metric that the command line draws, or for a run all metrics. If a
+            metric has one value per client and `against` is None, the plot is a histogram over clients. For a run,
+            `metric` may also name one of these plots: "participation" shows which machines take part in which round,
+            and "machine_epsilon" is a histogram of the machines' ε. "epsilon" is the ε of the rounds so far, and
+            "noise_correlation" shows correlations of the noise over rounds or between machines.
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
             (simulated), or any swept setting. "costs" has a panel for each of rounds, bytes, gradients and hours.
-            "grid" draws heat maps over the two settings of methods (not ε or sizes) with the most values. Default:
-            "epsilon" if ε was swept, else the first swept setting, else "round".
-        iterate: as in `table`.
+            "grid" draws heat maps over two swept hyper-parameters, those with the most values. Default: "epsilon" if ε
+            was swept, else the first swept setting, else "round".
+        iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
+            reported parameters.
         style: "screen", "dark" (for dark pages), or "paper". A figure for a paper has text of 8 points. It is 3.25
             inches wide (a column) or, with several panels, 6.75 inches (LaTeX's `figure*`), and
             `figure.savefig("name")` writes a PDF. In every style, a method keeps its colour, line style and marker.
             Colour-blind readers can tell eight methods apart, and the first four also differ in greyscale.
 
     Raises:
-        Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, or there is no such
-            style.
+        Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, or the style is
+            unknown.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

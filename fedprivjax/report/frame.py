@@ -33,14 +33,16 @@ LATEX = str.maketrans(
 
 
 class Frame(pd.DataFrame):
-    """Data frame of a metric's mean and interval, with a LaTeX table. pandas operations on it return plain frames.
+    """Result of `frame`: a pandas DataFrame of a metric's means and intervals, which can be written as LaTeX.
+
+    Operations of pandas on it return ordinary DataFrames.
 
     Attributes:
-        cells: summary of the metric, with its unit, decimals and direction of improvement, and the constant predictor's
-            value. The LaTeX table marks means that are worse than this value.
+        cells: means and intervals with the metric's unit, decimals and direction of improvement, and its value for the
+            best constant prediction. The LaTeX table marks means that are worse than this value.
         notes: title and footnotes of the table.
-        chosen: labels of protocols with settings that were chosen by their results, a choice that no guarantee covers.
-            The LaTeX table marks them.
+        chosen: labels of protocols whose settings were chosen by their own results. No guarantee covers this choice.
+            The LaTeX table marks these protocols.
     """
 
     _metadata: ClassVar[list[str]] = ["cells", "notes", "chosen"]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -51,18 +53,20 @@ class Frame(pd.DataFrame):
     def to_latex(  # type: ignore[override]
         self, buf: Any = None, *, protocols: Literal["rows", "columns"] | None = None, **options: Any
     ) -> str | None:
-        r"""Return a LaTeX table with the rules of booktabs, with a cell for each point and protocol.
+        r"""Return the means and intervals as a LaTeX table, which needs the package booktabs.
 
-        A cell is the mean $\pm$ the half-width, in the metric's unit and decimals. At each point of several protocols,
-        the best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not
-        compared with private ones. A dagger marks a mean that is worse than the constant predictor's, which is never
-        bold, and a note below states that value. Comments above the table state δ and the guarantees.
+        There is a cell for each protocol and each combination of swept settings (point). It shows the mean over seeds
+        $\pm$ the half-width of the 95% interval, in the metric's unit and decimals. Among the protocols at a point, the
+        best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not compared
+        with private ones. A dagger marks a mean that is worse than the value of the best constant prediction. Such a
+        mean is never bold, and a note below the table states the value. LaTeX comments above the table state δ and the
+        guarantees.
 
         Args:
             buf: path of the file to write, or None to return the text.
-            protocols: "rows" for a row for each protocol, "columns" for a column for each. Default: "rows" if there
+            protocols: "rows" for one row per protocol, "columns" for one column per protocol. Default: "rows" if there
                 are more protocols than points, else "columns". Eight protocols at five points are 6 inches wide.
-            options: further arguments of pandas, such as `caption`, `label` and `position`.
+            options: further arguments of `DataFrame.to_latex` of pandas, such as `caption`, `label` and `position`.
 
         Raises:
             Refusal: if `protocols` is neither "rows" nor "columns".
@@ -118,23 +122,29 @@ class Frame(pd.DataFrame):
 
 
 def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Frame:
-    """Return a metric as a pandas frame of numbers, with a row for each protocol at each swept point.
+    """Return means and intervals of a metric as a pandas DataFrame.
+
+    There is a row for each protocol at each combination of swept settings (point).
 
     The index holds the swept settings and the protocol's label. The columns are:
 
     * `mean`: mean over seeds, NaN if a run diverged.
-    * `half_width`: half the width of the mean's 95% interval, NaN for a single seed or if a run diverged.
-    * `realised_epsilon`: realised ε of the worst run, infinite if non-private.
+    * `half_width`: half the width of the 95% confidence interval of the mean, NaN for a single seed or if a run
+      diverged.
+    * `realised_epsilon`: ε on the sampled schedule, the largest over seeds, infinite if non-private.
 
     Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` returns a table for a paper.
 
-    Labels are those of the results. `to_csv` does not escape control characters and spreadsheet formulas in labels, so
-    be careful with results from others. `to_latex` and tables escape control characters.
+    Labels of protocols are taken from the results as they are. `to_csv` does not escape control characters and
+    spreadsheet formulas in labels, so be careful with results from others. `to_latex` and tables escape control
+    characters.
 
     Args:
-        results: as in `table`.
+        results: a results folder, the result of `load`, the dataset of a sweep, or several such datasets by the label
+            of their protocol.
         metric: the metric. Default: the first one that the command line draws.
-        iterate: as in `table`.
+        iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
+            reported parameters.
 
     Raises:
         Refusal: if the folder cannot be read, or the metric was not recorded.

@@ -127,13 +127,15 @@ def _code(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Results of private methods, one row each, with realised ε, seeds and costs. A notebook shows them as tables.
+    """Results of private methods in comparable settings, one row per method. A notebook shows them as tables.
 
-    Rows form a comparison if federation, metric, δ, target ε, unit, relation and trust model are equal. Without a
-    target ε, the realised ε must be equal.
+    A row has the metric's mean and interval, the realised ε, the number of seeds, and the costs.
+
+    Rows belong to one comparison, and so to one table, if they have the same federation, metric, δ, target ε, protected
+    unit, neighbouring relation and trust model. Rows without a target ε belong together if their realised ε is equal.
 
     Attributes:
-        rows: rows, sorted by comparison and method. `FIELDS` has the names of their fields.
+        rows: the rows, each a dictionary with the keys `FIELDS`, sorted by comparison and method.
 
     >>> Leaderboard().experiments
     []
@@ -158,7 +160,10 @@ class Leaderboard:
         return [row_table(rows, named=len(federations[rows[0]["experiment"]]) > 1) for rows in self._groups()]
 
     def of(self, experiment: str) -> "Leaderboard":
-        """Return the rows of one experiment.
+        """Return a leaderboard with only the rows of one experiment.
+
+        Args:
+            experiment: name of the experiment, one of `experiments`.
 
         Raises:
             Refusal: if there is no such experiment.
@@ -167,7 +172,9 @@ class Leaderboard:
         return Leaderboard(tuple(row for row in self.rows if row["experiment"] == experiment))
 
     def joined(self, rows: Iterable[Row]) -> "Leaderboard":
-        """Return the leaderboard with rows added. A row replaces the row of the same method in the same comparison.
+        """Return the leaderboard with rows added.
+
+        A new row replaces the row of the same method in the same comparison (federation, metric, ε and so on).
 
         Raises:
             Refusal: if a row is invalid. The message has a line for each fault.
@@ -176,7 +183,9 @@ class Leaderboard:
         return Leaderboard(tuple(found[key] for key in sorted(found)))
 
     def plot(self) -> Figure:
-        """Return a plot of means and 95% intervals against the target ε: a panel per federation, a line per method.
+        """Return a plot of the metric's means and 95% intervals against the target ε.
+
+        There is a panel for each federation and a line for each method.
 
         Raises:
             Refusal: if there are no rows.
@@ -191,11 +200,15 @@ class Leaderboard:
         return figure
 
     def to_json(self) -> str:
-        """Return the text of the file that `leaderboard` reads."""
+        """Return the leaderboard as JSON text, in the form that the function `leaderboard` reads."""
         return json.dumps({"format": FORMAT, "rows": list(self.rows)}, indent=1, ensure_ascii=False) + "\n"
 
     def save(self, path: str | Path) -> None:
-        """Write the file that `leaderboard` reads."""
+        """Write the leaderboard to a JSON file, from which the function `leaderboard` reads it.
+
+        Args:
+            path: path of the file. An existing file is replaced.
+        """
         write_atomically(Path(path), self.to_json(), follow=True)
 
     def _groups(self) -> list[list[Row]]:
@@ -203,7 +216,7 @@ class Leaderboard:
 
     @property
     def shown(self) -> Tables:
-        """Tables of all comparisons, with their footnotes."""
+        """The leaderboard as tables with footnotes, one table for each comparison of methods."""
         return Tables(self.tables, notes(self.rows))
 
     def __str__(self) -> str:
@@ -216,7 +229,10 @@ class Leaderboard:
 
 
 def leaderboard(path: str | Path | None = None) -> Leaderboard:
-    """Return the leaderboard in a file `frontier.json`, by default the bundled one of `experiments/frontier`.
+    """Return the leaderboard that a JSON file holds.
+
+    Args:
+        path: path of the file, as `Leaderboard.save` writes it. None is the leaderboard that the package contains.
 
     Raises:
         Refusal: if the file is missing or damaged, or a row is invalid. The message has a line for each fault.

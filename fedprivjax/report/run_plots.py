@@ -118,9 +118,12 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
 
 
 def participation(run: SavedRun | ReadyRun) -> Figure:
-    """Plot the machines of every round: marked where a machine takes part, half marked where it drops out.
+    """Plot which machines take part in each round of a run: black if a machine does, grey if it drops out.
 
-    More than `CELLS` machines or rounds share a row or column, whose shade is the mean.
+    The horizontal axis is the round, the vertical axis the machine.
+
+    If there are more than 400 machines or rounds (`CELLS`), several of them share a row or column, whose shade is their
+    mean.
     """
     schedule = _plan(run).schedule
     if schedule.secret is not None:

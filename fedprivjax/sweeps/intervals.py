@@ -26,10 +26,15 @@ def of_iterate(values: xr.DataArray, iterate: str = OUTPUT) -> xr.DataArray:
 def mean_interval(
     values: xr.DataArray, level: float = 0.95, iterate: str = OUTPUT
 ) -> tuple[xr.DataArray, xr.DataArray]:
-    """Return the mean of a metric over seeds, and the half-width of its Student-t interval.
+    """Return the mean of a metric over seeds, and the half-width of its Student-t confidence interval.
 
     The half-width is NaN for one seed. A diverged run makes both NaN, because the mean of the other runs would be too
-    optimistic. `iterate` names one iterate if the data have several, such as the last and the average.
+    optimistic. Both have the dimensions of `values` without `seed` and `iterate`.
+
+    Args:
+        values: values of the metric, with a dimension `seed`.
+        level: confidence level.
+        iterate: name of the iterate to use, if `values` has a dimension `iterate`.
 
     >>> mean, half = mean_interval(xr.DataArray([0.0, 1.0, 2.0], dims="seed"))
     >>> float(mean), round(float(half), 2)

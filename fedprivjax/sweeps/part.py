@@ -105,10 +105,13 @@ def part_of_scheduler(environment: Mapping[str, str]) -> Part | None:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Hold a claim within the block. The value is False if another process holds it.
+    """Context manager that reserves a piece of work for this process, if no other process has it.
+
+    The processes share a folder. The value is True if this process holds the claim until the end of the block, and
+    False if another process holds it. A claim is a file that exists while it is held.
 
     Args:
-        path: file of the claim.
+        path: path of the claim's file, the same in all processes.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder, claimed(Path(folder, "chunk.claim")) as first:

@@ -60,16 +60,17 @@ def sweep_dataset(
 
 
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
-    """Return the guarantee of one configuration of a sweep.
+    """Return the privacy guarantee of one configuration (combination of swept settings) of a sweep.
 
-    It holds for the least private schedule among the configuration's seeds. `PrivacyGuarantee.then` refuses to combine
-    it with a run that has a seed of this dataset, such as another configuration, because equal seeds give equal noise.
+    It holds for the run with any of the configuration's seeds, since it is the weakest among their guarantees.
+    `PrivacyGuarantee.then` raises Refusal if it is combined with a run that has a seed of this dataset, such as a run
+    of another configuration, because equal seeds give equal noise.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
 
     Raises:
-        Refusal: if an axis is not fixed.
+        Refusal: if the dataset still has a dimension of swept settings.
     """
     texts = dataset["guarantee"]
     if texts.size != 1:
@@ -116,7 +117,10 @@ def require_scalars(name: str, dataset: xr.Dataset) -> None:
 
 
 def has(dataset: xr.Dataset, name: str) -> bool:
-    """Return True if the dataset has a metric over rounds, or the metric that it is computed from."""
+    """Return True if a dataset of results has a metric with a value for each evaluated round.
+
+    This includes metrics that are computed from a recorded one, such as "noise_rms" from "noise_mean_square".
+    """
     return any("round" in dataset[one].dims for one in (name, recorded_name(name)) if one in dataset)
 
 
@@ -163,12 +167,12 @@ def alone(dataset: xr.Dataset, name: str) -> tuple[xr.DataArray, xr.DataArray] |
 
 
 def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return a metric at each run's last evaluation, without the dimension `round`.
+    """Return a metric at each run's last evaluation. The dimension `round` is removed.
 
     Args:
         dataset: result of `sweep` or of a run.
         name: name of the metric.
-        iterate: iterate at which the metric is evaluated, if there are several, such as the last and the average.
+        iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     Raises:
         Refusal: if the metric or the iterate is not in the dataset.
@@ -187,11 +191,15 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the mean of a metric over each run's evaluations, without the dimension `round`.
 
-    Arguments are as for `final`. A diverged run has NaN. For a gradient norm, the mean is the expectation at a
-    uniformly random evaluated iterate.
+    A diverged run has NaN. For a gradient norm, the mean is the expectation at a uniformly random evaluated iterate.
 
-    If a metric is a function of another metric, the function is applied to the mean of the other. "noise_rms", for
-    example, is the root of the mean of "noise_mean_square".
+    A metric such as "noise_rms", which is the root of the metric "noise_mean_square", is the root of the mean, not the
+    mean of roots.
+
+    Args:
+        dataset: result of `sweep` or of a run.
+        name: name of the metric.
+        iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     >>> data = xr.Dataset({"noise_mean_square": (("seed", "round"), [[1.0, 7.0, np.nan]])}, {"round": [1, 2, 3]})
     >>> averaged(data, "noise_mean_square").item(), averaged(data, "noise_rms").item()
@@ -211,11 +219,19 @@ FIGURES = {"last": final, "mean": averaged}
 
 
 def rounds_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return each run's first evaluated round at which a metric reaches a value, without the dimension `round`.
+    """Return the first evaluated round of each run at which a metric reaches a value.
+
+    The result has the dimensions of the dataset without `round`.
 
     For metrics of which higher is better, a value is reached when the metric is at least as high, for others when it is
-    at most as high. A run that never reaches the value, or diverged, has NaN. A mean over only the other runs would be
-    too optimistic.
+    at most as high. A run that never reaches the value, or diverged, has NaN. A mean over seeds should then be NaN,
+    too, because a mean over the other runs would be too optimistic.
+
+    Args:
+        dataset: result of `sweep`.
+        name: name of the metric.
+        value: value of the metric that is to be reached.
+        iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     >>> curves = [[0.90, 0.96, 0.98], [0.90, 0.92, 0.94]]
     >>> data = xr.Dataset({"test_accuracy": (("seed", "round"), curves)}, {"round": [10, 20, 30]})
@@ -255,8 +271,15 @@ def _made(name: str, values: xr.DataArray, reduced: xr.DataArray) -> xr.DataArra
 def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the bytes that a machine sends in each run until a metric reaches a value, averaged over machines.
 
-    The round at which the metric reaches the value is the result of `rounds_to`. A run that never reaches the value has
-    NaN. A run's bytes are spread evenly over its rounds, which is exact if equally many machines take part in each.
+    The round is the first evaluated one at which the metric is at least as good as the value (`rounds_to`). A run that
+    never reaches the value has NaN. The result assumes that all rounds of a run cost the same number of bytes, which is
+    exact if equally many machines take part in each.
+
+    Args:
+        dataset: result of `sweep`.
+        name: name of the metric.
+        value: value of the metric that is to be reached.
+        iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     Raises:
         Refusal: if the metric or the costs were not recorded.
@@ -273,8 +296,14 @@ def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT
 def gradients_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the number of gradients per stored record that each run computes until a metric reaches a value.
 
-    As in `bytes_to`, a run's gradients are spread evenly over its rounds, and a run that never reaches the value has
-    NaN. A run whose examples are computed by a function instead of stored has NaN, too.
+    The result assumes that all rounds of a run compute equally many gradients. A run that never reaches the value has
+    NaN, and so has a run whose examples are computed on demand instead of stored.
+
+    Args:
+        dataset: result of `sweep`.
+        name: name of the metric.
+        value: value of the metric that is to be reached.
+        iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     Raises:
         Refusal: if the metric or the costs were not recorded.
@@ -290,8 +319,14 @@ def gradients_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OU
 def hours_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the simulated hours of each run until a metric reaches a value.
 
-    As in `bytes_to`, a run's hours are spread evenly over its rounds, and a run that never reaches the value has NaN.
-    `Run.hours` has the exact hours of one run.
+    Simulated hours follow from the delays of a participation scheme. The result assumes that all rounds of a run take
+    equally long; `Run.hours` has the exact hours of one run. A run that never reaches the value has NaN.
+
+    Args:
+        dataset: result of `sweep`.
+        name: name of the metric.
+        value: value of the metric that is to be reached.
+        iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     Raises:
         Refusal: if the metric was not recorded, or the participation has no delays.

@@ -32,15 +32,17 @@ OPTIONAL_COSTS = ("idle_steps", "client_state_bytes")
 
 
 def load_run(path: str | Path, problem: Problem | None = None) -> SavedRun:
-    """Return a run that `Run.save` has written, without its protocol and plan.
+    """Return a run from the folder into which `Run.save` has written it.
+
+    The result has parameters, metrics and the guarantee, but neither the protocol object nor the run plan.
 
     Args:
         path: folder of the run.
-        problem: problem of the run, which is needed for predictions of a network or under a custom loss. None uses the
-            saved linear predictor.
+        problem: problem of the run. Only predictions with a network or a custom loss need it. None uses the linear
+            predictor that is saved with the run.
 
     Raises:
-        Refusal: if a file is missing, damaged, or of another format, or parameters are not those of the problem.
+        Refusal: if a file is missing, damaged, or of another format, or parameters do not fit the problem.
     """
     for name in (ARCHIVE, RUN):
         if not Path(path, name).is_file():
@@ -110,19 +112,22 @@ def _run_of(fields: Mapping[str, Any], leaves: list[np.ndarray]) -> SavedRun:
 
 
 def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
-    """Return one run of a sweep or an experiment whose parameters were kept, without its protocol and plan.
+    """Return one run of a sweep or an experiment as an object that can predict.
 
-    The run's guarantee is the result of `guarantee_of`, for the least private schedule of the configuration. It does
-    not cover a choice of this run by results. After `select`, the guarantee says so. The run's `seconds` are the mean
-    over all runs.
+    The sweep must have kept the parameters (`keep=["params"]`). The result has parameters, metrics and the guarantee,
+    but neither the protocol object nor the run plan.
+
+    The run's guarantee is that of its configuration (`guarantee_of`), which holds for each of the seeds. It does not
+    cover a choice of this run by its results. After `select`, the guarantee says so. The cost `seconds` is the mean
+    over all runs of the sweep.
 
     Args:
-        dataset: dataset with every axis fixed, seed included, such as `grid.sel(mu=2.0).isel(seed=0)`.
-        problem: problem of the run, which is needed for predictions of a network or under a custom loss. None uses the
-            stored linear predictor.
+        dataset: dataset with every swept setting and the seed fixed, such as `grid.sel(mu=2.0).isel(seed=0)`.
+        problem: problem of the run. Only predictions with a network or a custom loss need it. None uses the linear
+            predictor that is stored in the dataset.
 
     Raises:
-        Refusal: if parameters were not kept, an axis is not fixed, or parameters are not those of the problem.
+        Refusal: if parameters were not kept, the dataset has several runs, or parameters do not fit the problem.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, select, sweep
     >>> data = datasets.load("digits")

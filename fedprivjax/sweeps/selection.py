@@ -40,20 +40,23 @@ def best_point(runs: xr.DataArray, over: Sequence[Hashable], better: str) -> xr.
 def select(
     grid: xr.Dataset, over: str | Sequence[str], metric: str = "test_accuracy", *, iterate: str = OUTPUT
 ) -> xr.Dataset:
-    """Return a sweep's dataset with only the best value of some axes, for each value of the other axes.
+    """Return a sweep's dataset with only the best values of some swept settings.
 
-    The best value has the fewest diverged runs and, among such values, the best mean of the metric at the last
-    evaluation. The result has the chosen values as variables `best_<name>`. The choice uses the results themselves, so
-    no guarantee covers it: the attribute `selected` states this, and tables and plots mark the dataset.
+    The best values are chosen separately for each combination of the other swept settings.
+
+    A value is best if it has the fewest diverged runs and, among the values with equally few, the best mean of the
+    metric at the last evaluation. The result has the chosen values of a setting `clip`, for example, as the variable
+    `best_clip`. The choice uses the results themselves, so no guarantee covers it: the attribute `selected` states
+    this, and tables and plots mark the dataset.
 
     Args:
         grid: dataset of a sweep.
-        over: name of the axis, or of several, whose best value is chosen.
-        metric: metric by which values are compared.
-        iterate: iterate at which the metric is evaluated.
+        over: name of the swept setting whose best value is chosen, or several names for the best combination.
+        metric: name of the metric by which values are compared.
+        iterate: name of the iterate at which the metric is evaluated. "output" is the reported parameters.
 
     Raises:
-        Refusal: if the dataset lacks an axis, an axis is not a setting, or the metric was not recorded.
+        Refusal: if a name in `over` is not a swept setting of the dataset, or the metric was not recorded.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem, rounds = from_dataset(datasets.load("digits"), constraint=Ball(8.0)), 2

@@ -127,26 +127,29 @@ def sweep(
     progress: bool | OnProgress | None = None,
     on_evaluation: OnEvaluation | None = None,
 ) -> xr.Dataset | Any:
-    """Run a protocol over a grid of hyper-parameters and over seeds.
+    """Run a protocol over a grid of hyper-parameters and over seeds, and return all results as a dataset.
 
     Args:
         protocol: protocol whose settings are swept. If a privacy target is swept, the protocol must not have another
             one.
-        problem, participation: as in `simulate`.
+        problem: data, loss and constraint set.
+        participation: participation scheme, such as `Uniform`.
         over: values by name, for any real-valued setting of the protocol, a privacy target (`mu`, `epsilon`,
             `noise_std`), or a size of the constraint set (`radius`, `low`, …). The grid has all combinations of these
             values, which replace the protocol's own. `machines`, `per_round` and `rounds` can be swept, too, with one
             compiled program per value.
-        seeds: number of seeds (0, 1, …), or a list of seeds. Each has its own schedule, sample order and noise.
+        seeds: number of seeds (0, 1, …), or a list of seeds. Each seed has its own participants, samples of records,
+            and noise.
         rounds: number of rounds. None takes as many rounds as there are unused records for. Leave it out if `rounds`
             are swept.
-        metrics, eval_every, delta, order, noise_method, precision: as in `ready`.
+        metrics, eval_every, delta, order, noise_method, precision: the arguments of `ready` with these names.
         common_noise: True if configurations share each seed's noise (common random numbers), False for independent
             noise.
-        resample: swept names along which all randomness (participation, samples, noise) is independent. Use it for an
-            axis whose best value is selected: with shared randomness, each configuration has the right distribution,
-            but the best of them has not.
-        keep: ["params"] keeps the parameters of every run, which `run_of` reads. Their size is printed first.
+        resample: names of swept settings for whose values all randomness (participation, samples, noise) is
+            independent. Use it for a setting whose best value is selected. With shared randomness, each configuration
+            alone has the right distribution, but the best of them has not.
+        keep: ["params"] to return the parameters of every run, too, which `run_of` reads. Their size is printed before
+            the runs start.
         folder: folder for finished chunks (groups of runs that are computed together). An interrupted sweep resumes
             from the chunks in it.
         part: (number of this process, number of processes), such as (3, 16), if several processes compute the sweep
@@ -156,29 +159,33 @@ def sweep(
             divides the seeds or the configurations. The axis "machines" divides the machines of every run, as in
             `ready`. None divides the runs over all devices, or with `part` over this process's devices.
         memory_budget: approximate number of bytes of a chunk per device. It determines the sizes of chunks, and changes
-            results only by rounding. On an accelerator, a chunk whose compiled program needs more than the free memory
-            is refused.
-        min_chunks: smallest number of chunks, if there are as many runs for each device. More chunks are easier to
-            share between processes. Fewer and larger chunks keep an accelerator busier: 1 uses the whole budget.
-        progress: True shows sampling and calibration, then the finished runs and the time left, after every chunk. A
-            callable is called with (finished runs, total runs).
+            results only by rounding. On an accelerator, Refusal is raised if the compiled program of a chunk needs more
+            than the free memory.
+        min_chunks: smallest number of chunks, if each device has at least as many runs. With fewer runs, a chunk has
+            the runs of one seed. More chunks are easier to share between processes. Fewer and larger chunks keep an
+            accelerator busier: with 1, the memory budget alone determines their size.
+        progress: True shows when plans are sampled and noise is calibrated, then after every chunk the finished runs
+            and the time left. A callable is called with (finished runs, total runs).
         on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation, when the
             runs of a chunk arrive. `index` maps the swept names and "seed" to numbers, such as {"mu": 2.0, "seed": 0},
-            and `metrics` maps names to the values of the output. Runs come one after the other, each with its rounds in
-            order. Chunks that are loaded from `folder` are reported, too. With `part`, only chunks that this process
-            computes are reported. If the function raises an exception, the sweep stops after the chunk is stored.
+            and `metrics` maps names to the metrics of the reported parameters. Runs come one after the other, each with
+            its rounds in order. Chunks that are loaded from `folder` are reported, too. With `part`, only chunks that
+            this process computes are reported. If the function raises an exception, the sweep stops after the chunk is
+            stored.
 
     After `jax.distributed.initialize()`, all processes of the job must make the same call. They compute the sweep
     together on their devices, and each gets all results. Only the first process reads and writes `folder`, reports
     progress, and calls `on_evaluation`.
 
     Returns:
-        A dataset with dimensions for the swept names, `seed` and `round`, and `iterate` if the protocol has iterates
-        other than its output. Its attributes state the limits of the guarantee. Its variables are:
+        A dataset with a dimension for each swept name, `seed` and `round`. It has a dimension `iterate` if the protocol
+        has further iterates besides the reported parameters, such as the last. Its attributes state what the guarantee
+        does not cover. Its variables are:
 
         * the metrics, and `diverged`;
         * the calibrated `noise_std` and `step_size`;
-        * `realised_mu` and `realised_epsilon` of the sampled schedule, and `guarantee` (see `guarantee_of`);
+        * `realised_mu` and `realised_epsilon` on the sampled participants and records, and `guarantee` as JSON, which
+          `guarantee_of` reads;
         * the costs of a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, of which only
           `seconds` differs between repetitions of a sweep;
         * `idle_steps` and `client_state_bytes` for methods with local work or client state, and `hours` for
