@@ -183,17 +183,19 @@ def draw_plan(
     order: str = "shuffled",
     sampler: Sampler | None = None,
 ) -> Plan:
-    """Sample a run's participation schedule and the records of its messages, on the host.
+    """Sample a run plan on the host: the machines of each round, and the records of each message.
 
     Args:
-        problem: problem with the records, and with the machine that holds each if they are partitioned.
-        participation: participation scheme.
-        rounds: number of rounds, or None for as many as the records (and the schedule, if one is given) allow.
-        order: order of the examples if each message uses one example, see `ORDERS`. With a `sampler`, which itself
-            orders a machine's records, it must be "shuffled" or "stored". For several passes over the examples, use the
-            samplers "cyclic" (the same order in each pass) and "reshuffled" (a new order).
-        sampler: sampler of minibatches of a machine's own records, or None for one example per message in the given
-            `order`.
+        problem: problem with the records, and with the machine that holds each record if they are partitioned.
+        participation: participation scheme, which samples the machines of each round.
+        rounds: number of rounds. None takes as many as the records allow, or the length of the schedule if the scheme
+            has a fixed one.
+        seed: seed of participation, records and noise, or a separate seed for each (`Seeds`).
+        order: order in which examples are used if each message uses one example: "shuffled" (one pass in a random
+            order), "stored" (one pass in the stored order), "cyclic" (several epochs, all in the same random order) or
+            "reshuffled" (several epochs, each in a new random order). With a `sampler`, it must be "shuffled" or
+            "stored". For several passes in minibatches, use the samplers "cyclic" and "reshuffled" instead.
+        sampler: sampler of minibatches of a machine's own records, or None for one example per message.
 
     Raises:
         ValueError: if the schedule needs more examples than there are, in all or at a machine.

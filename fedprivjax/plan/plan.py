@@ -33,7 +33,14 @@ DRAWN = ("samples", "weights")  # fields that a secret plan samples on first use
 
 
 class Minibatches(NamedTuple):
-    """Record indices [rounds, per_round, width], and their weights in the machine's mean (0 for padding)."""
+    """Records of every message of a run, in arrays of shape [rounds, per_round, width].
+
+    A message has at most `width` records. Unused places are padding.
+
+    Attributes:
+        samples: index of each record in the dataset, int32.
+        weights: weight of each record in the machine's mean, float32; 0 for padding.
+    """
 
     samples: np.ndarray
     weights: np.ndarray
@@ -144,23 +151,25 @@ def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator
 class Plan(Once):
     """Run plan, sampled before a run: the machines of each round, and the records of each message (the samples).
 
-    Samples are record indices in the problem's dataset. If examples are computed by a function, samples are indices of
-    the machine's own examples, from 0. Minibatches that are sampled independently for each message may be `secret`,
-    which amplifies privacy. `replace(plan, secret=False)` gives the guarantee against an adversary that knows the
-    samples.
+    A sample is the index of a record in the problem's dataset. If examples are computed by a function instead of
+    stored, it is the index of an example among the machine's own, from 0. A plan may be `secret` if minibatches are
+    sampled independently for each message. Secrecy amplifies privacy. To obtain the guarantee against an adversary that
+    knows the samples, use `replace(plan, secret=False)`.
 
     Attributes:
-        schedule: participation schedule.
-        samples: record indices, int32 [rounds, per_round] or [rounds, per_round, width].
+        schedule: participation schedule: the machines of each round.
+        samples: record indices, int32 [rounds, per_round], or [rounds, per_round, width] for at most `width` records
+            per message.
         weights: weight of each record in its message, float32 [rounds, per_round, width], or None for one example per
             message.
         secret: True if the adversary does not know the samples.
-        order: order of the examples if a message uses one, a name in `ORDERS`.
+        order: order in which examples are used if a message uses one: "shuffled", "stored", "cyclic" or "reshuffled".
         sampler: sampler of the minibatches, or None for one example per message.
-        stored: False if examples are computed by a function.
+        stored: True if examples are stored in a dataset, False if they are computed by a function.
         examples: number of examples in the dataset, or None if examples are computed or their use is secret.
         depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
-        planned_uses: the value of `uses` as if no machine had dropped out, or None if there are no dropouts.
+        planned_uses: how many messages would use each record if no machine had dropped out, or None if there are no
+            dropouts.
         hides_sizes: True if machines' numbers of records are private. Samples would show these numbers, and are then
             secret, too.
     """
@@ -186,10 +195,10 @@ class Plan(Once):
 
     @property
     def public(self) -> "Plan":
-        """The public part of the plan, in which secret participants, samples and weights are empty arrays of width 0.
+        """Copy of the plan with only its public part.
 
-        If participation is secret, samples are too, because they show which machine takes part. Samples are also secret
-        if they show private numbers of records.
+        Secret participants, samples and weights are replaced by empty arrays, of width 0. Samples are also secret if
+        they show something secret: which machine takes part, or a private number of records.
         """
         if not (self.secret or self.hides_sizes) and self.schedule.secret is None:
             return self
@@ -256,7 +265,7 @@ class Plan(Once):
     def part_used(self) -> float:
         """Percentage of the dataset's examples that at least one message uses.
 
-        NaN if the number of examples is unknown, or if samples or participation are secret.
+        It is NaN if the number of examples is unknown, or if samples or participation are secret.
         """
         if not self.examples or self.secret or self.schedule.secret is not None:
             return np.nan
@@ -264,21 +273,24 @@ class Plan(Once):
 
     @property
     def data_used(self) -> str:
-        """Number and percentage of used examples as text, or the empty string if `part_used` is NaN."""
+        """Number and percentage of the dataset's examples that the run uses, as text, or "" if unknown."""
         return "" if isnan(self.part_used) else f"{self.used} of {self.examples} examples ({self.part_used:.3g}%)"
 
     @property
     def width(self) -> int:
-        """Largest number of examples of a message."""
+        """Largest number of records of a message."""
         return 1 if self.weights is None else self.samples.shape[2]
 
     @property
     def drawn(self) -> bool:
-        """True if the samples have been drawn."""
+        """True if the samples (the records of each message) have been drawn.
+
+        Secret samples are drawn on first use.
+        """
         return all(name in self.__dict__ for name in DRAWN)
 
     def will_be_of(self, problem: Problem) -> bool:
-        """Return True if the samples are not drawn yet, and will be drawn from this problem's records."""
+        """Return True if the samples are not drawn yet, and will be drawn from the records of this problem."""
         return False
 
 

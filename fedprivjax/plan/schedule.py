@@ -29,14 +29,16 @@ class Size(NamedTuple):
 
 
 class Late(NamedTuple):
-    """Staleness and weights of answers to earlier versions of the server's state, for asynchronous participation.
+    """Staleness and weights of answers, for asynchronous participation.
 
-    A machine may have several answers in a round.
+    A machine computes its answer from an earlier version of the server's state. A machine may have several answers in a
+    round.
 
     Attributes:
-        staleness: number of the server's steps since each answer's machine started, int32 [rounds, per_round].
+        staleness: number of steps that the server has taken since each answer's machine started, int32 [rounds,
+            per_round].
         weights: factor of each answer in its round's sum, float64 [rounds, per_round].
-        versions: number of versions of its state that the server stores, more than the largest staleness.
+        versions: number of versions of its state that the server stores. It is more than the largest staleness.
     """
 
     staleness: np.ndarray
@@ -46,24 +48,26 @@ class Late(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule(Once):
-    """A participation schedule: the machines of each round. It is public unless `secret` is set.
+    """Participation schedule: the machines of each round. It is public unless `secret` is set.
 
-    A round has `per_round` slots, one for each machine. If the number of machines is the same in every round, sums over
-    a round are divided by this number. If it varies, `mean` and `expected` describe it.
+    A round has `per_round` slots. Each slot holds one machine, or is empty. If all rounds have equally many machines,
+    the sum of a round's messages is divided by this number. Otherwise `mean` and `expected` describe the number of
+    machines in a round, and sums are divided by `expected`.
 
     Attributes:
         machines: N, the total number of machines.
-        participants: machine in each slot, int32 [rounds, per_round].
+        participants: index of the machine in each slot, int32 [rounds, per_round].
         filled: number of filled slots of each round, from the left, int [rounds], or None if all are filled.
         mean: harmonic mean of the number of machines in a round, or None if this number is fixed.
-        announced: True if machines know the number of machines of their round before it starts.
-        dropped: True for slots whose machine is scheduled but sends nothing, bool [rounds, per_round], or None if there
-            are no dropouts. Guarantees count dropouts as if they had sent, because nobody may know them in advance.
+        announced: True if machines know before a round how many of them take part.
+        dropped: True for slots whose machine is scheduled but sends nothing (drops out), bool [rounds, per_round]; None
+            if there are no dropouts. Guarantees count dropouts as if they had sent, because nobody may know them in
+            advance.
         expected: mean number of machines that send in a round, or None if this number is fixed.
-        secret: participation scheme if only a trusted server knows who takes part, or None if the schedule is public.
-            Rounds of a secret schedule may be empty.
+        secret: the participation scheme if only a trusted server knows who takes part, or None if the schedule is
+            public. Rounds of a secret schedule may be empty.
         late: staleness and weights of late answers, or None if all machines of a round start at its beginning.
-        hours: simulated time at the end of each round, float64 [rounds], or None if delays are not simulated.
+        hours: simulated time at the end of each round in hours, float64 [rounds], or None if delays are not simulated.
     """
 
     machines: int
@@ -96,14 +100,14 @@ class Schedule(Once):
 
     @property
     def divisor(self) -> float:
-        """Mean number of machines that send, a constant by which the sum over every round is divided."""
+        """Constant by which every round's sum is divided: the mean number of machines that send."""
         if self.secret is not None:
             return float(self.secret.mean_size if self.expected is None else self.expected)
         return self.expected if self.varies and self.expected is not None else float(self.participants.shape[1])
 
     @property
     def public(self) -> "Schedule":
-        """The public part of the schedule, without participants if they are secret (an empty array of width 0)."""
+        """Copy of the schedule with only its public part: secret participants are replaced by an empty array."""
         if self.secret is None:
             return self
         nobody = np.zeros((self.size.rounds, 0), np.int32)
@@ -112,7 +116,7 @@ class Schedule(Once):
 
     @property
     def varies(self) -> bool:
-        """True if some slots may be empty."""
+        """True if the number of machines that send may differ between rounds, so that some slots may be empty."""
         return self.filled is not None or self.dropped is not None
 
     @cached_property
@@ -176,7 +180,7 @@ class Schedule(Once):
         The result is 0 in a machine's first round and in empty slots.
 
         Args:
-            values: one number for each slot, [rounds, per_round].
+            values: one number for each slot, [rounds, per_round]. A slot is the place of one machine in a round.
 
         >>> Schedule(2, np.array([[0], [1], [0]])).previous(np.array([[5.0], [6.0], [7.0]])).ravel().tolist()
         [0.0, 0.0, 5.0]

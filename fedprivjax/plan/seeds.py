@@ -24,9 +24,14 @@ PROTOCOL = 2**32 - 1  # larger than every round number
 
 
 class Seeds(NamedTuple):
-    """Seeds of the three independent sources of randomness in a run: participation, samples of records, and noise.
+    """Seeds of the three independent sources of randomness in a run.
 
-    The configurations of a sweep can share each of them or vary it.
+    Two runs can share one of them and differ in the others, for example to use the same schedule with other noise.
+
+    Attributes:
+        participation: seed of the machines that take part in each round.
+        samples: seed of the records of each message.
+        noise: seed of the noise, and of other random choices of the method.
     """
 
     participation: int
@@ -34,7 +39,9 @@ class Seeds(NamedTuple):
     noise: int
 
     def resample(self, index: int) -> "Seeds":
-        """Return other seeds that are derived from these and an index. Different indices give independent randomness.
+        """Return new seeds that are derived from these and an index, to repeat a run with other randomness.
+
+        Different indices give independent randomness.
 
         >>> Seeds(1, 1, 1).resample(0) != Seeds(1, 1, 1).resample(1)
         True

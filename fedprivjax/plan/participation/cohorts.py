@@ -69,13 +69,15 @@ class Uniform(Participation):
 
 @dataclass(frozen=True)
 class Balanced(Participation):
-    """Participation of `per_round` machines, in the order of random permutations of all machines.
+    """Participation of `per_round` machines in each round, in turn in the order of a random permutation.
 
-    A permutation is cut into cohorts (the machines of one round), so that a machine waits about equally long between
-    its rounds.
+    A permutation of all machines is cut into cohorts (the machines of one round). Every machine therefore takes part
+    once before any machine takes part again.
 
     Args:
-        reshuffle: True samples a new permutation when all machines have taken part; False repeats the first.
+        machines: total number of machines.
+        per_round: number of machines in a round.
+        reshuffle: True to sample a new permutation when all machines have taken part, False to repeat the first one.
 
     Raises:
         Refusal: if `per_round` is not from 1 to `machines`, or does not divide `machines`.
@@ -104,10 +106,10 @@ class Balanced(Participation):
 
 @dataclass(frozen=True)
 class Cyclic(Participation):
-    """Cyclic participation: `per_round` machines per round in the stored order, restarting after the last machine.
+    """Participation of `per_round` machines in each round, in turn in the stored order of the machines.
 
-    Round r, from 0, has the machines (r·m, …, r·m + m − 1) mod N, for m = `per_round` and N = `machines`. N need not be
-    a multiple of m.
+    Round r, counted from 0, has the machines (r·m, …, r·m + m − 1) mod N, for m = `per_round` and N = `machines`. After
+    the last machine follows the first one, also within a round: N need not be a multiple of m.
 
     >>> Cyclic(5, 2).draw(4, np.random.default_rng(0)).participants.tolist()
     [[0, 1], [2, 3], [4, 0], [1, 2]]
@@ -117,9 +119,12 @@ class Cyclic(Participation):
     per_round: int
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """As `Participation.rounds_of_shares`.
+        """Return the largest number of rounds for which the machines have enough unused examples.
 
-        Of r rounds, machine i takes part in ⌈(r·m − i)/N⌉, with m = `per_round` of N = `machines`.
+        In r rounds, machine i takes part ⌈(r·m − i)/N⌉ times, with m = `per_round` and N = `machines`.
+
+        Args:
+            shares: number of messages for which each machine has unused examples, int [machines].
         """
         return int(((shares * self.machines + np.arange(self.machines)) // self.per_round).min())
 
@@ -130,10 +135,11 @@ class Cyclic(Participation):
 
 @dataclass(frozen=True)
 class Given(Participation):
-    """Participation by a given schedule.
+    """Participation by a given schedule, which lists the machines of each round.
 
     Args:
-        participants: indices of each round's machines, distinct within a round, int [rounds, per_round].
+        machines: total number of machines.
+        participants: indices of each round's machines, distinct within a round; int [rounds, per_round].
 
     >>> Given(3, [[0, 1], [1, 2]]).per_round
     2
@@ -156,7 +162,7 @@ class Given(Participation):
 
     @property
     def rows(self) -> np.ndarray:
-        """The schedule as an array, int32 [rounds, per_round]."""
+        """Indices of each round's machines, as an array; int32 [rounds, per_round]."""
         return np.asarray(self.participants, np.int32)
 
     @property
@@ -183,10 +189,11 @@ def _as_rows(participants) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Varying(Participation):
-    """Participation of a random number of machines in each round, chosen uniformly.
+    """Participation of a random number of machines in each round, chosen uniformly among all machines.
 
     Args:
-        sizes: probabilities of 1, 2, … machines in a round. Its length is the largest number.
+        machines: total number of machines.
+        sizes: probabilities that 1, 2, … machines take part in a round. The length of `sizes` is the largest number.
 
     >>> Varying.binomial(100, 0.1).per_round
     22
@@ -219,15 +226,16 @@ class Varying(Participation):
 
     @classmethod
     def binomial(cls, machines: int, rate: float, tail: float = TAIL) -> "Varying":
-        """Return public participation of every machine in every round, independently, with probability `rate`.
+        """Return the public scheme in which machines take part independently, each with probability `rate`.
 
-        With N = `machines` and p = `rate`, a round has at most ⌈Np + tail·√(Np(1 − p))⌉ machines. A round with none, or
-        with more machines, is sampled again. This rule is part of the public distribution of the scheme, which
-        `per_round` and all moments follow.
+        Rounds of unusual size are sampled again: those without a machine, and those with more than ⌈Np + `tail`·√(Np(1
+        − p))⌉ machines, for N = `machines` and p = `rate`. The distribution of the number of machines
+        (`cohort_size_pmf`), and all means computed from it, take this into account.
 
         Args:
+            machines: total number of machines.
             rate: probability that a machine takes part in a round.
-            tail: largest cohort, in standard deviations above the mean.
+            tail: largest number of machines in a round, in standard deviations above the mean.
         """
         require_at_least("machines", machines, 1)
         require_between("rate", rate, 0, 1)

@@ -22,18 +22,19 @@ from fedprivjax.plan.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Dropouts(Around):
-    """Any participation scheme with dropouts, independent between machines and rounds.
+    """Any participation scheme with dropouts: machines that are scheduled in a round but send nothing.
 
-    A machine that drops out sends nothing and uses no record. Guarantees count dropouts as if they had sent, because
-    nobody may know them in advance.
+    Machines drop out independently of each other and of earlier rounds. A machine that drops out uses no record.
+    Guarantees count dropouts as if they had sent, because nobody may know them in advance.
 
-    If all machines of a round would drop out, one of them stays: the one with the largest ratio of its uniform random
-    number to its rate. Machines of equal rate thus stay with equal probability. If participation is secret, no machine
-    stays. A round may then be empty, and sums are divided by the mean number of machines that send.
+    If all machines of a round would drop out, one of them stays, each with equal probability if all rates are equal. If
+    participation is secret, none of them stays. A round may then be empty, and sums are divided by the mean number of
+    machines that send.
 
     Args:
-        scheme: the scheme that schedules the machines.
-        rate: probability that a machine drops out, at least 0 and below 1: one for all, or one for each, [machines].
+        scheme: participation scheme that schedules the machines, before dropouts.
+        rate: probability that a machine drops out of a round, at least 0 and below 1: one number, or one per machine,
+            [machines].
 
     >>> from fedprivjax import Full
     >>> scheme = Dropouts(Full(2), 0.5)
@@ -57,7 +58,7 @@ class Dropouts(Around):
 
     @property
     def rates(self) -> np.ndarray:
-        """Dropout rate of each machine, float64 [machines]."""
+        """Probability of each machine to drop out of a round; float64 [machines]."""
         return np.broadcast_to(np.asarray(self.rate, float), self.machines)
 
     @property
@@ -70,7 +71,7 @@ class Dropouts(Around):
 
     @property
     def mean_size(self) -> float:
-        """Mean number of machines that send in a round."""
+        """Mean number of machines that send in a round, without those that drop out."""
         if not self.secret:
             return super().mean_size
         if not self._equal_rates and not self.scheme.exchangeable:
@@ -79,11 +80,12 @@ class Dropouts(Around):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Exact probabilities that 1, 2, … machines send in a round, float64 [per_round].
+        """Probabilities that 1, 2, … machines of a round send and do not drop out; float64 [per_round].
 
         Raises:
-            Refusal: if rates differ and the scheme is not exchangeable, because the probabilities then differ between
-                rounds, or if participation is secret. Use `expected` and `mean` of a sampled schedule instead.
+            Refusal: if rates differ and the scheduled machines are not a uniformly random subset, because the
+                probabilities then differ between rounds. Also if participation is secret. Use `expected` and `mean` of
+                a sampled schedule instead.
         """
         if self.secret:
             raise Refusal(f"participation must be public for a distribution after dropouts, got {self.scheme}")
@@ -124,9 +126,9 @@ class Dropouts(Around):
 
 @dataclass(frozen=True)
 class OnePass(Participation):
-    """Participation of every machine at most once, `per_round` in a round, in a random order.
+    """Participation of every machine at most once, in a random order: `per_round` machines per round.
 
-    If too few machines remain for a full round, these do not take part.
+    The run ends when fewer than `per_round` machines are left. These machines never take part.
 
     >>> OnePass(10, 3).draw(3, np.random.default_rng(0)).participants.shape
     (3, 3)
@@ -151,11 +153,13 @@ class OnePass(Participation):
 
 @dataclass(frozen=True)
 class Cohorts(Participation):
-    """Participation of every machine at most once, in a random order, with a given number in each round.
+    """Participation of every machine at most once, in a random order, in cohorts of given sizes.
 
-    The numbers are public: machines know them before their round.
+    A cohort is the machines of one round. The sizes are public: machines know before a round how many of them take
+    part.
 
     Args:
+        machines: total number of machines.
         sizes: number of machines of each round.
 
     >>> Cohorts(10, (2, 2, 5)).draw(3, np.random.default_rng(0)).present.sum(axis=1).tolist()
@@ -183,7 +187,7 @@ class Cohorts(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Probabilities of 1, 2, … machines in a uniformly random round, float64 [per_round]."""
+        """Fractions of all rounds that have 1, 2, … machines; float64 [per_round]."""
         return _shares_of(np.array(self.sizes))
 
     @property

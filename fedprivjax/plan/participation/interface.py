@@ -18,22 +18,23 @@ UNCHANGED = (*SIZES, "examples", "most_rounds", "rounds_of_shares")  # members o
 
 
 class Participation(Decorated):
-    """Base class of participation schemes. Subclass it as a frozen dataclass for a custom scheme.
+    """Base class of participation schemes, which decide the machines of each round (the cohort).
 
-    A scheme decides which machines take part in each round (the cohort). It must define `machines`, `per_round` and
-    `draw`. Everything else has a default. A scheme with a varying number of machines also sets `varies = True` and
-    defines `cohort_size_pmf`. A scheme does not depend on the data. It is public unless it sets `secret = True`. Its
-    schedules are checked before a run: shapes, indices in range, and no machine twice in a round.
+    To define a custom scheme, subclass it as a frozen dataclass. It must define `machines`, `per_round` and `draw`;
+    everything else has a default. If the number of machines varies, also set `varies = True` and define
+    `cohort_size_pmf`. A scheme must not depend on the data. It is public unless it sets `secret = True`. Its schedules
+    are checked before a run: shapes, indices in range, and no machine twice in a round.
 
     Attributes:
         machines: N, the total number of machines.
-        per_round: largest number of machines in a round, the width of the schedule.
+        per_round: largest number of machines in a round. A schedule has this many slots per round, of which some may be
+            empty.
         varies: True if the number of machines varies between rounds.
         at_most_once: True if no machine takes part twice.
-        exchangeable: True if a round's machines, given their number, are a uniformly random subset.
-        depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
+        exchangeable: True if the machines of a round are a uniformly random subset, once their number is known.
+        depends_on_sizes: True if the schedule depends on machines' numbers of records, which are then public.
         secret: True if only a trusted server knows who takes part. Rounds may then be empty, and sums are divided by
-            `mean_size`. Only methods whose accounting covers the scheme accept it.
+            `mean_size`. Only methods whose privacy accounting covers the scheme accept it.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -61,18 +62,22 @@ class Participation(Decorated):
         check_sizes(self.machines, self.per_round)
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
-        """Sample a schedule of `rounds` rounds, with `rng` as the only source of randomness.
+        """Sample a participation schedule: the machines of each round.
 
-        A row of the schedule has `per_round` slots. If the number of machines varies, the empty slots are at the end of
-        the row and contain indices of other machines, which are ignored.
+        The schedule has a row of `per_round` slots for each round, one per machine. If a round has fewer machines, the
+        slots at the end of its row are empty. They contain indices of other machines, which are ignored.
+
+        Args:
+            rounds: number of rounds.
+            rng: random generator, which must be the only source of randomness.
         """
         raise Undefined(f"{type(self).__name__} must define draw(rounds, rng)")
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Probabilities of 1, 2, … machines in a round, float64 [per_round].
+        """Probabilities that 1, 2, … machines take part in a round; float64 [per_round].
 
-        Default: always `per_round`.
+        By default, every round has `per_round` machines.
         """
         if self.varies:
             raise Undefined(f"{type(self).__name__} must define cohort_size_pmf, because its number of machines varies")
@@ -89,7 +94,7 @@ class Participation(Decorated):
         return moment(self.cohort_size_pmf, 1)
 
     def inverse_moment(self, power: float = 1) -> float:
-        """Return the exact mean of M^(−power), where M is the number of machines in a round.
+        """Return the exact mean over rounds of M^(−power), where M is the number of machines in a round.
 
         >>> from fedprivjax import Varying
         >>> Varying.between(10, 1, 2).inverse_moment(), Varying.between(10, 1, 2).inverse_moment(2)
@@ -99,15 +104,24 @@ class Participation(Decorated):
 
     @property
     def rounds_given(self) -> int | None:
-        """Number of rounds of a schedule of fixed length, or None if any number can be sampled."""
+        """Number of rounds of a schedule if the scheme fixes it, or None if it can be any number."""
         return None
 
     def examples(self, rounds: int) -> int:
-        """Return the number of examples that `rounds` rounds take from a shared dataset, one per machine and round."""
+        """Return the number of examples that a run of `rounds` rounds takes from a dataset that all machines share.
+
+        Each machine takes one example in each of its rounds.
+        """
         return rounds * self.per_round
 
     def most_rounds(self, examples: int) -> int:
-        """Return the largest number of rounds for which a shared dataset of `examples` examples is enough."""
+        """Return the largest number of rounds for which a dataset that all machines share has enough examples.
+
+        Each machine takes one example in each of its rounds.
+
+        Args:
+            examples: number of examples in the dataset.
+        """
         return examples // self.per_round
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
@@ -121,9 +135,8 @@ class Participation(Decorated):
     def fitted(self, shares: np.ndarray | None) -> Self:
         """Return the scheme, adapted to the machines' numbers of unused examples.
 
-        The default returns the scheme itself.
-
-        If the result is another scheme, dataset sizes are public, as with `depends_on_sizes`.
+        The default returns the scheme itself. Some schemes use these numbers, for example to take part in proportion to
+        them. If the result differs from the scheme, it makes the numbers public.
 
         Args:
             shares: number of messages for which each machine has unused examples, int [machines], or None for no limit.
@@ -133,9 +146,8 @@ class Participation(Decorated):
     def sized(self, sizes: np.ndarray | None) -> Self:
         """Return the scheme, adapted to the machines' numbers of records.
 
-        The default returns the scheme itself.
-
-        If the result is another scheme, dataset sizes are public, as with `depends_on_sizes`.
+        The default returns the scheme itself. Some schemes use these numbers, for example for delays in proportion to
+        them. If the result differs from the scheme, it makes the numbers public.
 
         Args:
             sizes: number of records of each machine, int [machines], or None if all machines share a dataset.
@@ -143,10 +155,13 @@ class Participation(Decorated):
         return self
 
     def resized(self, **sizes: int) -> Self:
-        """Return a copy with other `machines` or `per_round`, for a sweep over them.
+        """Return a copy of the scheme with another number of machines, for a sweep over these numbers.
+
+        Args:
+            sizes: new values of `machines` or `per_round`, by name.
 
         Raises:
-            Refusal: if a size is not a setting of the scheme.
+            Refusal: if the scheme has no setting of this name.
         """
         scheme: Any = self  # every scheme is a dataclass
         for name in sizes.keys() - getattr(scheme, "__dataclass_fields__", {}).keys():

@@ -26,14 +26,16 @@ BLOCK = 1024  # random numbers that are sampled together
 
 @dataclass(frozen=True)
 class Delays:
-    """Random times from a machine's start to its answer, in simulated hours: public, and independent of the data.
+    """Random times from a machine's start to its answer, in simulated hours.
+
+    They are public, and independent of the data.
 
     Args:
-        kind: "constant", "exponential" or "log_normal".
-        hours: mean delay, for all machines or for each, [machines].
-        deviation: standard deviation of the logarithm of a log-normal delay. Only this kind of delay has one.
+        kind: distribution of a delay, "constant", "exponential" or "log_normal".
+        hours: mean delay, one for all machines or one per machine, [machines].
+        deviation: standard deviation of the logarithm of a delay, for "log_normal" only.
         per_record: True if a machine's mean delay is `hours` times its number of records. These numbers are then
-            public, which only the neighbouring relation replace-one allows.
+            public, so guarantees cannot hide them: only the neighbouring relation replace-one allows this.
 
     >>> Delays("constant", hours=[1.0, 3.0]).of(np.array([[1, 0]]), np.random.default_rng(0)).tolist()
     [[3.0, 1.0]]
@@ -59,16 +61,19 @@ class Delays:
         object.__setattr__(self, "hours", tuple(hours.tolist()) if hours.ndim else float(hours))
 
     def means(self, machines: int) -> np.ndarray:
-        """Return the mean delay of every machine, or the mean delay per record if `per_record`; float64 [machines]."""
+        """Return every machine's mean delay in hours, or in hours per record if `per_record`; float64 [machines]."""
         if np.ndim(self.hours) and len(self.hours) != machines:
             raise Refusal(f"hours must be one number or one for each of {machines} machines, got {len(self.hours)}")
         return np.broadcast_to(np.asarray(self.hours, float), machines)
 
     def sized(self, sizes: np.ndarray | None) -> "Delays":
-        """Return the delays with one mean for each machine, computed from numbers of records if `per_record`.
+        """Return the delays with `per_record` replaced by a mean delay for each machine.
+
+        If `per_record` is set, a machine's mean is `hours` times its number of records. Otherwise the delays are
+        unchanged.
 
         Args:
-            sizes: number of records of each machine, or None if all machines share a dataset.
+            sizes: number of records of each machine, int [machines], or None if all machines share a dataset.
         """
         if not self.per_record:
             return self
@@ -78,7 +83,7 @@ class Delays:
         return replace(self, hours=hours, per_record=False)
 
     def relative(self, shape: Any, rng: np.random.Generator) -> np.ndarray:
-        """Return random delays with mean 1, of the given shape."""
+        """Sample delays divided by their mean, which therefore have mean 1, in an array of the given shape."""
         if self.kind == "constant":
             return np.ones(shape)
         if self.kind == "exponential":
@@ -86,12 +91,15 @@ class Delays:
         return np.exp(self.deviation * rng.standard_normal(shape) - self.deviation**2 / 2)
 
     def require_sized(self) -> None:
-        """Raise Refusal if delays depend on numbers of records, which are not known yet."""
+        """Raise Refusal if delays depend on machines' numbers of records and these are not known yet.
+
+        `sized` returns delays for which they are known.
+        """
         if self.per_record:
             raise Refusal("per_record must be False for a schedule without data, got True. Use draw_plan or a run")
 
     def of(self, machines: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a random delay for one answer of each of these machines, of the same shape as `machines`."""
+        """Sample a delay in hours for each entry of an array of machine indices; an array of the same shape."""
         self.require_sized()
         return np.asarray(self.hours)[machines if np.ndim(self.hours) else ...] * self.relative(machines.shape, rng)
 
@@ -109,20 +117,24 @@ def as_delays(delays: Any) -> Delays:
 class Buffered(Participation):
     """Asynchronous participation: the server steps whenever `per_round` answers have arrived (FedBuff).
 
-    A round is one step of the server. At every time, `concurrency` machines work. When a machine answers, one of the
-    idle machines, itself included, is chosen uniformly at random and starts from the server's current parameters. If
-    several answers arrive at the same time, all are counted before new machines start. A machine may answer twice in
-    one round.
+    A round is one step of the server. At every time, `concurrency` machines work. When a machine answers, an idle
+    machine is chosen uniformly at random, possibly the same one. It starts from the server's current parameters. If
+    several answers arrive at the same time, all of them are counted before new machines start. A machine may answer
+    twice in one round.
 
-    An answer's staleness s is the number of the server's steps since its machine started. Its weight is (1 + s)^−power,
-    and sums are divided by `per_round`. A machine whose staleness exceeds `max_staleness` sends nothing, and an idle
-    machine starts instead. Delays, schedule and weights are public, and fixed before the run.
+    The staleness s of an answer is the number of steps that the server has taken since the answer's machine started.
+    The answer's weight is (1 + s)^−`power`. The weighted sum of a round's answers is divided by `per_round`. A machine
+    whose staleness exceeds `max_staleness` sends nothing, and an idle machine starts instead. Delays, schedule and
+    weights are public, and fixed before the run.
 
     Args:
-        concurrency: number of machines that work at the same time. Default: all machines.
-        delays: `Delays`, or the name of their kind: "constant", "exponential" or "log_normal".
+        machines: total number of machines.
+        per_round: number of answers for which the server waits before each step.
+        concurrency: number of machines that work at the same time. None is all machines.
+        delays: time from a machine's start to its answer: `Delays`, or the name of their kind, "constant",
+            "exponential" or "log_normal".
         max_staleness: largest staleness of an answer. The server stores max_staleness + 1 versions of the parameters.
-            Default: 10·concurrency/per_round, rounded up.
+            None is 10·concurrency/per_round, rounded up.
         power: exponent of the staleness weights, at least 0.
 
     >>> schedule = Buffered(10, 2, concurrency=4).draw(3, np.random.default_rng(0))
@@ -160,7 +172,7 @@ class Buffered(Participation):
 
     @property
     def longest(self) -> int:
-        """Largest staleness of an answer."""
+        """Largest staleness of an answer: server steps between its machine's start and its arrival."""
         return ceil(LONGEST * self.working / self.per_round) if self.max_staleness is None else self.max_staleness
 
     def sized(self, sizes: np.ndarray | None) -> "Buffered":
@@ -210,11 +222,13 @@ def _numbers(delays: Delays, rng: np.random.Generator) -> Iterator[tuple[float, 
 class Timed(Around):
     """Any public participation scheme, with a simulated clock: a round lasts as long as its slowest machine.
 
-    Machines that drop out do not prolong a round. For the same seed, the same machines take part as without the clock.
+    The clock changes only the times at which rounds end (`hours` of the schedule). For the same seed, the same machines
+    take part as without it. Machines that drop out do not prolong a round.
 
     Args:
-        scheme: the scheme that schedules the machines.
-        delays: `Delays`, or the name of their kind, as in `Buffered`.
+        scheme: participation scheme that schedules the machines.
+        delays: time from a machine's start to its answer: `Delays`, or the name of their kind, "constant",
+            "exponential" or "log_normal".
 
     >>> from fedprivjax import Full
     >>> Timed(Full(3), Delays("constant", [1.0, 2.0, 4.0])).draw(2, np.random.default_rng(0)).hours.tolist()

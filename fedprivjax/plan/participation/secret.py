@@ -17,17 +17,18 @@ CUT = 1e-12  # largest probability that a round has more machines than the sched
 
 @dataclass(frozen=True)
 class PoissonCohorts(Participation):
-    """Secret participation of every machine in every round, independently, with probability `rate`.
+    """Secret participation of every machine in every round, independently with probability `rate`.
 
-    Only a trusted server learns who takes part, or how many. A round may be empty, and then releases noise. Sums are
-    divided by the public constant rate·machines, the mean number of machines in a round.
+    Only a trusted server learns who takes part, and how many. A round may be empty, and then releases only noise. Sums
+    are divided by the public constant rate·machines, the mean number of machines in a round.
 
-    A schedule has room for `per_round` machines. A round with more machines, which has the tiny probability `cut`, is
-    sampled again. Privacy bounds for Poisson sampling with this rate still hold. The reason is that, given the other
-    machines of a round, a machine takes part with probability `rate` if there is room for it, and never otherwise.
-    Guarantees nevertheless add `cut` of every round to δ.
+    A schedule has room for `per_round` machines. A round with more machines is sampled again. This has the tiny
+    probability `cut`. Privacy bounds for Poisson sampling with this rate still hold. The reason is that, given the
+    other machines of a round, a machine takes part with probability `rate` if there is room for it, and never
+    otherwise. Guarantees nevertheless add `cut` of every round to δ.
 
     Args:
+        machines: total number of machines.
         rate: q, probability that a machine takes part in a round, above 0 and at most 1.
 
     Raises:
@@ -50,7 +51,10 @@ class PoissonCohorts(Participation):
 
     @property
     def per_round(self) -> int:
-        """Largest number of machines in a round, which Poisson sampling exceeds with probability at most 1e-12."""
+        """Largest number of machines in a round, which is exceeded with probability at most 1e-12.
+
+        A round with more machines is sampled again.
+        """
         return _width(self.machines, self.rate)
 
     @property
@@ -60,17 +64,20 @@ class PoissonCohorts(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Probabilities of the cohort sizes 1, 2, …, float64 [per_round]. The rest is the probability of size 0."""
+        """Probabilities that 1, 2, … machines take part in a round; float64 [per_round].
+
+        They sum to 1 minus the probability of an empty round.
+        """
         pmf = scipy.stats.binom.pmf(np.arange(1, self.per_round + 1), self.machines, self.rate)
         return pmf / (1 - self.cut)
 
     @property
     def mean_size(self) -> float:
-        """Mean number of machines in a round, rate·machines, by which sums are divided."""
+        """Mean number of machines in a round, rate·machines, by which sums over a round are divided."""
         return self.rate * self.machines
 
     def inverse_moment(self, power: float = 1) -> float:
-        """Raise Refusal: a cohort may be empty."""
+        """Raise Refusal: the mean of 1/M^power does not exist, because a round may have M = 0 machines."""
         raise Refusal(f"participation must have no empty rounds for a mean of 1/M, got {self}. Use mean_size")
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
@@ -86,7 +93,7 @@ class PoissonCohorts(Participation):
 class SecretSubsets(Participation):
     """Secret participation of a uniformly random subset of `per_round` machines, sampled again in each round.
 
-    Only a trusted server learns who takes part. `Uniform` samples the same subsets in public.
+    Only a trusted server learns who takes part. The scheme `Uniform` samples the same subsets, but they are public.
 
     >>> SecretSubsets(100, 10).draw(3, np.random.default_rng(0))
     Schedule: 3 rounds of 10 of 100 machines on average, participation secret
@@ -104,17 +111,18 @@ class SecretSubsets(Participation):
 
 @dataclass(frozen=True)
 class CyclicPoisson(Participation):
-    """Secret participation of fixed groups in turn: a machine takes part at random, only in the rounds of its group.
+    """Secret participation of public groups in turn, in which each machine of the group takes part at random.
 
-    Round t (from 0) belongs to group g = t mod `groups`, which has the machines g, g + groups, g + 2·groups, … of the
-    stored order. In the rounds of its group, each machine takes part independently with probability `rate`. Other
-    machines do not take part.
+    Round t, counted from 0, belongs to group g = t mod `groups`, which has the machines g, g + groups, g + 2·groups, …
+    in the stored order. In a round of its group, each machine takes part independently with probability `rate`.
+    Machines of other groups do not take part.
 
-    Groups are public and do not depend on the data. Only a trusted server learns who takes part, or how many. In all
-    else, a round is as in `PoissonCohorts` for its group alone.
+    The groups are public and do not depend on the data. Only a trusted server learns which machines of a group take
+    part, and how many. A round may be empty. Sums are divided by the mean number of machines in a round.
 
     Args:
-        groups: number of groups. It must divide machines.
+        machines: total number of machines.
+        groups: number of groups. It must divide `machines`.
         rate: q, probability that a machine takes part in a round of its group, above 0 and at most 1.
 
     Source: Choquette-Choo et al. 2023, Algorithm 2.
@@ -139,12 +147,15 @@ class CyclicPoisson(Participation):
 
     @property
     def of_group(self) -> PoissonCohorts:
-        """Participation of one group in its rounds."""
+        """Participation scheme of one group, in the rounds of this group only."""
         return PoissonCohorts(self.machines // self.groups, self.rate)
 
     @property
     def per_round(self) -> int:
-        """Width of a schedule, as in `PoissonCohorts`."""
+        """Largest number of machines in a round, which is exceeded with probability at most 1e-12.
+
+        A round with more machines is sampled again.
+        """
         return self.of_group.per_round
 
     @property
@@ -154,20 +165,23 @@ class CyclicPoisson(Participation):
 
     @property
     def cohort_size_pmf(self) -> np.ndarray:
-        """Probabilities of the cohort sizes 1, 2, …, float64 [per_round]. The rest is the probability of size 0."""
+        """Probabilities that 1, 2, … machines take part in a round; float64 [per_round].
+
+        They sum to 1 minus the probability of an empty round.
+        """
         return self.of_group.cohort_size_pmf
 
     @property
     def mean_size(self) -> float:
-        """Mean number of machines in a round, rate·machines/groups, by which sums are divided."""
+        """Mean number of machines in a round, rate·machines/groups, by which sums over a round are divided."""
         return self.of_group.mean_size
 
     def inverse_moment(self, power: float = 1) -> float:
-        """Raise Refusal: a cohort may be empty."""
+        """Raise Refusal: the mean of 1/M^power does not exist, because a round may have M = 0 machines."""
         return self.of_group.inverse_moment(power)
 
     def turns(self, rounds: int) -> np.ndarray:
-        """Return the number of rounds in which each machine's group has its turn, int [machines]."""
+        """Return how many of the first `rounds` rounds belong to each machine's group; int [machines]."""
         return -((np.arange(self.machines) % self.groups - rounds) // self.groups)
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:

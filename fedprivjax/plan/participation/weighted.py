@@ -39,18 +39,21 @@ NIGHT = 1e-12  # smaller weights are 0 up to rounding
 
 @dataclass(frozen=True, eq=False)
 class Weighted(Participation):
-    """Participation of `per_round` distinct machines, sampled one after another in proportion to public weights.
+    """Participation of `per_round` machines in each round, sampled one after another by public weights.
 
-    With `max_uses`, a machine that has taken part so often is not sampled any more. A machine without which the
-    remaining rounds could not be filled is taken first.
+    The probability of a machine is proportional to its weight, among the machines not yet sampled in this round. With
+    `max_uses`, a machine that has taken part this often is not sampled any more. If later rounds could not be filled
+    otherwise, some machines with many uses left are taken first.
 
-    Sampling takes a few microseconds per sampled machine, for any number of machines, and 24 bytes per weight. With
-    `max_uses`, every round takes time proportional to the number of machines.
+    Sampling takes a few microseconds per sampled machine, for any number of machines, and 24 bytes of memory per
+    weight. With `max_uses`, every round takes time proportional to the number of machines.
 
     Args:
+        machines: total number of machines.
+        per_round: number of machines in a round.
         weights: weight of each machine, at least 0, shape [machines]. A machine of weight 0 is not available. Weights
-            of shape [period, machines] differ between rounds, and repeat after the period.
-        max_uses: largest number of rounds of a machine, for all or for each, [machines]. None means no limit.
+            of shape [period, machines] differ between rounds: round t uses row t mod period.
+        max_uses: largest number of rounds of a machine: one number, or one per machine, [machines]. None is no limit.
 
     >>> Weighted(4, 2, [0.0, 1.0, 1.0, 0.0]).draw(2, np.random.default_rng(0)).total.tolist()
     [0, 2, 2, 0]
@@ -90,14 +93,18 @@ class Weighted(Participation):
     ) -> "Weighted":
         """Return a scheme in which the machines' weights follow a daily cycle.
 
-        In round r, machine i has the weight max(0, 1 + strength·cos(2π·(r − peaks[i])/period)).
+        In round r, machine i has the weight max(0, 1 + strength·cos(2π·(r − peaks[i])/period)). Machines are sampled in
+        proportion to their weights, and a machine of weight 0 is unavailable.
 
         Args:
-            peaks: round of the period with the largest weight of each machine, [machines].
-            strength: amplitude of the weights about their mean, at least 0. With 0 all rounds have equal weights. With
-                1 a machine is unavailable in one round of the period, with 2 in a third of them.
+            machines: total number of machines.
+            per_round: number of machines in a round.
+            peaks: for each machine, the round of the day in which its weight is largest, from 0; [machines].
+            strength: amplitude of the weights about 1, at least 0. With 0, all weights are 1. With 1, a machine is
+                unavailable in one round of the day, with 2 in a third of the rounds.
             period: number of rounds of a day.
-            max_uses: largest number of rounds of a machine, for all or for each. None means no bound.
+            max_uses: largest number of rounds of a machine: one number, or one per machine, [machines]. None is no
+                limit.
 
         >>> Weighted.diurnal(4, 1, [0, 0, 2, 2], period=4).phases.round(2).tolist()[:2]
         [[2.0, 2.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]
@@ -114,14 +121,17 @@ class Weighted(Participation):
 
     @property
     def phases(self) -> np.ndarray:
-        """Weights of each round of the period, float64 [period, machines]."""
+        """Weight of each machine in each round of a period; float64 [period, machines].
+
+        The weights repeat after the period. The period is 1 if the weights are the same in all rounds.
+        """
         return np.asarray(self.weights)
 
     @property
     def caps(self) -> np.ndarray | None:
-        """Largest number of rounds of each machine, int [machines], or None for no limit.
+        """Largest number of rounds in which each machine takes part, int [machines], or None for no limit.
 
-        It is 0 for a machine that is never available.
+        It is 0 for a machine whose weights are all 0.
         """
         return None if self.max_uses is None else np.where(self.phases.any(axis=0), np.asarray(self.max_uses), 0)
 
@@ -130,9 +140,12 @@ class Weighted(Participation):
         return None if self.caps is None else rounds_filled(self.caps, self.per_round)
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """As `Participation.rounds_of_shares`.
+        """Return the largest number of rounds for which the machines surely have enough unused examples.
 
-        Only machines whose examples may run out before `max_uses` set a limit.
+        Machines that reach `max_uses` before their examples run out set no limit.
+
+        Args:
+            shares: number of messages for which each machine has unused examples, int [machines].
         """
         drawn = self.phases.any(axis=0)
         short = drawn if self.caps is None else self.caps > shares
@@ -147,21 +160,24 @@ class Weighted(Participation):
 
 @dataclass(frozen=True, eq=False)
 class BySize(Participation):
-    """Participation of m = `per_round` machines, sampled in proportion to their numbers of unused examples.
+    """Participation of m = `per_round` machines in each round, in proportion to their numbers of unused examples.
 
-    A round samples distinct machines one after the other. The probability of machine i is proportional to c_i, the
-    number of messages for which it still has unused examples. A machine with c_i as large as the number of rounds left
-    is taken first, because a later round could otherwise not be filled.
+    The distinct machines of a round are sampled one after another. The probability of machine i is proportional to c_i,
+    the number of messages for which it still has unused examples. If c_i is as large as the number of rounds left,
+    machine i is taken first, because a later round could otherwise not be filled.
 
-    All T rounds are therefore full. T is the largest number with Σ_i min(n_i, T) ≥ m·T, where n_i is c_i at the start.
-    If no n_i exceeds T, fewer than m of all examples remain unused.
+    The scheme has a fixed number T of rounds, and all of them are full. T is the largest number with Σ_i min(n_i, T) ≥
+    m·T, where n_i is c_i at the start. If no n_i exceeds T, the examples of fewer than m messages remain unused at the
+    end.
 
-    The schedule makes dataset sizes public. The neighbouring relation replace-one allows this, because it does not
-    change sizes; add-or-remove-one does not.
+    The schedule makes dataset sizes public, so guarantees cannot hide them. The neighbouring relation replace-one
+    allows this, because it does not change sizes. Add-or-remove-one does not allow it.
 
     Args:
-        shares: number of messages for which each machine has unused examples, int [machines]. None takes it from the
-            problem.
+        machines: total number of machines.
+        per_round: m, number of machines in a round.
+        shares: n, number of messages for which each machine has unused examples at the start, int [machines]. None
+            takes it from the problem.
 
     Raises:
         Refusal: if fewer than `per_round` machines have examples.
@@ -191,10 +207,10 @@ class BySize(Participation):
 
     @property
     def known(self) -> np.ndarray:
-        """Number of messages for which each machine has unused examples at the start, int [machines].
+        """Number of messages for which each machine has unused examples at the start; int [machines].
 
         Raises:
-            Refusal: if `shares` is None.
+            Refusal: if `shares` is None, because the problem that gives these numbers is not known yet.
         """
         if self.shares is None:
             raise Refusal("shares must be given for BySize unless machines own records and use each of them once")

@@ -14,10 +14,11 @@ from fedprivjax.plan.samplers.minibatch import Full, Replacement, Subset
 
 
 class LocalWork(Sampler):
-    """Base class of samplers for messages of several local steps: they sample the records of all steps.
+    """Base class of samplers for machines that take several local steps before they send a message.
 
-    Samples have shape [rounds, per_round, K·B], with K the largest number of steps of a machine and B the largest batch
-    of a step. The records of step k, from 0, are at the places k·B to (k+1)·B − 1. Unused places have weight 0.
+    A sampler of this class samples the records of all these steps at once. The record indices have shape [rounds,
+    per_round, K·B], where K is the largest number of steps of a machine, and B the largest number of records in a step.
+    The records of step k, from 0, are at the places k·B to (k+1)·B − 1. Unused places have weight 0.
     """
 
     stated: ClassVar[Stated] = Stated(by=(*CLAIMS, "uses", "of_step", "divisors"), free=("variance",))
@@ -25,55 +26,60 @@ class LocalWork(Sampler):
 
     @property
     def uses(self) -> Any:
-        """Largest number of local steps in a round that may use the same record.
+        """Largest number of local steps of a round that may use the same record.
 
-        It is one number, or one for each machine, [machines].
+        It is one number for all machines, or one per machine, [machines].
         """
         raise Undefined("a sampler of local work must define uses")
 
     @property
     def of_step(self) -> Sampler:
-        """Sampler of the records of a single step, for the guarantee.
+        """Sampler of the records of a single local step, by which privacy is accounted.
 
-        It is `Full` if it is public which steps use a record.
+        It is `Full`, all records, if it is public which steps use a record: privacy is then not amplified.
         """
         raise Undefined("a sampler of local work must define of_step")
 
     def divisors(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the fixed number by which the sum over a step's records is divided, int [machines].
+        """Return the fixed number by which each machine divides the sum over a step's records; int [machines].
 
         Args:
-            sizes: number of records of each machine.
+            sizes: number of records of each machine, int [machines].
         """
         raise Undefined("a sampler of local work must define divisors")
 
     def most_steps(self, sizes: np.ndarray) -> int:
-        """Return K, the largest number of local steps of a machine."""
+        """Return the largest number of local steps that a machine takes in a round.
+
+        Args:
+            sizes: number of records of each machine, int [machines].
+        """
         return max(1, int(self.steps(sizes).max()))
 
     def width(self, sizes: np.ndarray, batches: np.ndarray, messages: int) -> int:
         return self.most_steps(sizes) * self.step_width(sizes, messages)
 
     def step_width(self, sizes: np.ndarray, messages: int) -> int:
-        """Return B, the largest number of records of a local step.
+        """Return the largest number of records of a local step, for which arrays have room.
 
         Args:
-            sizes: number of records of each machine.
-            messages: number of messages in the run, on which the bound on random batches depends.
+            sizes: number of records of each machine, int [machines].
+            messages: number of messages in the run. If batches have random sizes, the room is large enough for all
+                messages with high probability.
         """
         raise Undefined("a sampler of local work must define step_width")
 
 
 @dataclass(frozen=True)
 class LocalEpochs(LocalWork):
-    """Local steps in every round that make `epochs` passes over a machine's records, in batches.
+    """Sampler for machines that make `epochs` passes over their records in every round, in batches.
 
-    Each pass is in a new random order. The last batch of a pass is smaller if B does not divide the number of records.
-    A machine with n records takes E·⌈n/B⌉ steps, with E = `epochs` and B = `batch`.
+    Each pass is in a new random order. A machine with n records takes E·⌈n/B⌉ steps per round, with E = `epochs` and B
+    = `batch`. The last batch of a pass is smaller if B does not divide n.
 
     Attributes:
-        epochs: E, number of passes in a round.
-        batch: B, largest number of records of a step, or None for all records of the machine.
+        epochs: E, number of passes over the records in a round.
+        batch: B, largest number of records of a step, or None for all records of the machine in every step.
 
     >>> LocalEpochs(2, 10).steps(np.array([600, 25, 0])).tolist()
     [120, 6, 0]
@@ -134,7 +140,7 @@ class LocalEpochs(LocalWork):
 
 @dataclass(frozen=True)
 class LocalSteps(LocalWork):
-    """A fixed number of local steps in every round, each on a batch sampled independently from a machine's records.
+    """Sampler for machines that take a fixed number of local steps per round, each on an independently sampled batch.
 
     Attributes:
         number: number of local steps of every machine, or one number for each machine. These numbers are public.
@@ -170,17 +176,17 @@ class LocalSteps(LocalWork):
 
     @property
     def batch(self) -> Batch:  # type: ignore[override]
-        """Number of records in the batch of one step."""
+        """Number of records in the batch of one local step, or None if the sampler needs no such number."""
         return self.sampler.batch
 
     @property
     def secret(self) -> bool:  # type: ignore[override]
-        """True if every step's records are secret."""
+        """True if it is secret which records the batch of each local step has."""
         return self.sampler.secret
 
     @property
     def unequal(self) -> bool:
-        """True if the number of steps is given for each machine."""
+        """True if there is a separate number of local steps for each machine."""
         return isinstance(self.number, tuple)
 
     @property

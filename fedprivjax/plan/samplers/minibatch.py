@@ -57,7 +57,10 @@ class Epochs(Sampler):
 
 @dataclass(frozen=True)
 class Cyclic(Epochs):
-    """Epochs over a machine's records, all in the same random order."""
+    """Sampler of minibatches in epochs over a machine's records, all in the same random order.
+
+    A batch has `batch` records. Every epoch has the same order.
+    """
 
     batch: Batch
     name: ClassVar[str] = "cyclic"
@@ -112,7 +115,7 @@ class OnePassPool(Disjoint):
 
 @dataclass(frozen=True)
 class Full(Sampler):
-    """All of a machine's records."""
+    """Sampler of full batches: every message uses all records of its machine."""
 
     batch = None
     name: ClassVar[str] = "full"
@@ -121,7 +124,7 @@ class Full(Sampler):
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
-        """Return the sampler. The batch is ignored."""
+        """Return the sampler of full batches. The argument `batch`, which other samplers need, is ignored."""
         return cls()
 
     def with_batch(self, batch: Batch) -> Self:
