@@ -18,7 +18,7 @@ _SCHEDULES = ("independent", "uniform", "proportional", "gap")
 
 
 class AnytimeBound(NamedTuple):
-    """Bound on the expected excess loss of DP-μ²-FL, as three terms whose sum is `total`.
+    """Bound on the expected excess loss of DP-μ²-FL (Reshef & Levy), as three terms whose sum is `total`.
 
     * `optimisation`: the part that remains without sampling and noise;
     * `sampling`: the part due to sampled records;
@@ -38,7 +38,8 @@ def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: Array
     """Bound on the L2 norm of an increment, the vector that a machine releases in a round of DP-μ²-FL.
 
     The increment of round t is `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t the query point of
-    the round. An honest server queries running averages, so that `(t−1)‖x_t − x_{t−1}‖` is at most twice the diameter.
+    the round. A server that follows the protocol queries running averages of its iterates, so that `(t−1)‖x_t −
+    x_{t−1}‖` is at most twice the diameter.
 
     Args:
         lipschitz: G, Lipschitz constant of f.
@@ -193,7 +194,7 @@ def step_size(
     Args:
         trust: "server" for a trusted server, or "none".
         noise_schedule: "independent", "uniform", "proportional" or "gap" (see `NOISE_SCHEDULES`), or a sequence of
-            shares of the budget, which has the step of "uniform".
+            numbers, one per message, which has the step of "uniform".
         mu: μ, the GDP (Gaussian differential privacy) parameter of every machine, or inf for no privacy.
         machines: M, number of all machines.
         per_round: m, number of machines in a round; M at full participation.

@@ -143,7 +143,7 @@ class Phase(NamedTuple):
     * `users`: number of users of the pass, with those left over if `per_round` does not divide it;
     * `per_round`: number of users in a round;
     * `rounds`: number of rounds;
-    * `spread`: number that shortens the steps because of the noise (`agd_spread`);
+    * `spread`: a number in the step sizes: steps are shorter if it is larger, as noise requires (`agd_spread`);
     * `smoothness`: smoothness of the loss, or of its Moreau envelopes (smooth lower approximations);
     * `distance`: bound on the (root mean square) distance from the start of the pass to the minimum;
     * `bound`: bound on the expected excess loss.
@@ -160,9 +160,10 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Problem and options of one pass of accelerated SGD over the users, for any number b of users in a round.
+    """Constants of a problem, and options of one pass of accelerated SGD over its users.
 
-    A loss that is not smooth is replaced by a Moreau envelope, a smooth lower approximation.
+    One pass means that each user is in one round only. A round has b users, for any b. A loss that is not smooth is
+    replaced by a Moreau envelope, a smooth lower approximation.
 
     Attributes:
         lipschitz: L, Lipschitz constant of the loss.
@@ -172,8 +173,8 @@ class Pass:
         envelope: True if β belongs to envelopes. Bounds then include L²/(2β), the largest distance of envelope and
             loss.
         sampling: False omits the error of sampled users from bounds: the variance L²/b of a round's gradient.
-        form: "optimal" or "paper", as in `agd_spread`.
-        paper_2L: True takes 2L as the Lipschitz constant of the envelopes, as the paper does, although L suffices.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
+        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
     """
 
     lipschitz: float
@@ -192,7 +193,15 @@ class Pass:
 
 
 class Runs(NamedTuple):
-    """Rounds, scale S, smoothness and bound for every batch size; each of shape [batch sizes]."""
+    """Settings and bound of one pass of accelerated SGD, for several batch sizes.
+
+    Each is an array of shape [batch sizes].
+
+    * `rounds`: number of rounds;
+    * `spread`: S, a number in the step sizes: steps are shorter if it is larger;
+    * `smoothness`: smoothness of the loss, or of its Moreau envelopes (smooth lower approximations);
+    * `bound`: bound on the expected excess loss.
+    """
 
     rounds: np.ndarray
     spread: np.ndarray
@@ -203,7 +212,15 @@ class Runs(NamedTuple):
 def runs(
     method: Pass, users: int, per_round: np.ndarray, distance: ArrayLike, gap: float | np.ndarray = np.inf
 ) -> Runs:
-    """Evaluate one pass over `users` users for every batch size. `gap` is a bound on the excess loss at the start."""
+    """Return settings and bound of one pass of accelerated SGD, for each of several batch sizes.
+
+    Args:
+        method: constants of the problem, and options.
+        users: number of users, each used once.
+        per_round: batch sizes (users in a round), int [batch sizes].
+        distance: bound on the distance from the start to the minimum.
+        gap: bound on the excess loss at the start.
+    """
     rounds = users // per_round
     length = method.lipschitz * (2 if method.paper_2L else 1)
     variance = oracle_variance(per_round=per_round, lipschitz=length, noise=method.noise, sampling=method.sampling)
@@ -264,8 +281,9 @@ def agd_scan(
         noise: noise variance of a batch's sum of gradients over all coordinates, divided by L²; or a function from the
             batch size to it.
         per_round: batch size (users in a round), or None for the best.
-        sampling: False omits the error of sampled users from the bound.
-        form: "optimal" or "paper", as in `agd_spread`.
+        sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
+            error.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
 
     Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
     `agd_per_round_order`.
@@ -302,12 +320,14 @@ def smoothed_scan(
         noise: variance of a batch's noise, summed over coordinates, divided by L²; or a function of the batch size.
         per_round: batch size (users in a round), or None for the best.
         smoothness: β, smoothness of the envelope, or None for the best.
-        paper_2L: True takes 2L as the Lipschitz constant of the envelopes, as the paper does, although L suffices.
-        sampling, form: as for `agd_scan`.
+        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
+        sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
+            error.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
 
     Returns:
-        A `Phase`: users, users per round, rounds (the three numbers of the example), `spread`, which shortens the steps
-        because of the noise, the envelope's smoothness β, the distance, and the bound.
+        A `Phase`: numbers of users, of users per round and of rounds (the three numbers of the example), the number
+        `spread` in the step sizes, the envelope's smoothness β, the distance, and the bound.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 
@@ -324,12 +344,14 @@ def _scan(method: Pass, users: int, distance: float, per_round: int | None) -> P
 
 
 def batches(users: int) -> np.ndarray:
-    """Candidate batch sizes b of one pass over n users, ascending: b ≤ √n, and ⌊n/T⌋ for T ≤ √n rounds.
+    """Batch sizes that need to be tried to find the best one for one pass over n users; ascending.
 
-    Of the batch sizes with equally many rounds `T = ⌊n/b⌋`, the largest is always a candidate. The candidates therefore
-    include the optimum of any function that decreases in b at fixed T.
+    They are all b ≤ √n, and ⌊n/T⌋ for all numbers of rounds T ≤ √n. With batches of b users, there are `T = ⌊n/b⌋`
+    rounds. Of the batch sizes with equally many rounds, the largest is always in the result. The result therefore
+    contains the minimum of any bound that decreases in b at fixed T.
 
-    Here T is the number of rounds, n the number of users, and b the number of users in a batch.
+    Args:
+        users: n, number of users.
 
     >>> batches(10)
     array([ 1,  2,  3,  5, 10])

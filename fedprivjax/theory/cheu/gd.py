@@ -156,10 +156,11 @@ def gd_scan(
         noise: C, noise variance of one sum of gradients over all coordinates, divided by L², if one release has the
             whole privacy budget. If T rounds share the budget, T·C is taken for each sum, which is exact for Gaussian
             noise. For other noise, give a function from T to the constant of each sum.
-        smoothness: smoothness of a smooth loss, or None for Moreau envelopes (see `gd_step`).
+        smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations of the
+            loss).
         max_rounds: upper limit of the rounds, or None for the number of users.
         tolerance: a bound is nearly minimal if it exceeds the smallest evaluated bound by at most this fraction.
-        generalization: False for the empirical excess loss, as in `gd_bound`.
+        generalization: False for a bound on the empirical instead of the population loss.
 
     Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Constants are explicit.
 
@@ -233,7 +234,12 @@ def gd_phases(
         diameter: diameter of the constraint set, or a bound on the first distance.
         strong_convexity: λ, strong convexity of the loss.
         max_rounds: largest number of rounds of each group.
-        lipschitz, noise, smoothness, tolerance, generalization: as for `gd_scan`.
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: C, noise variance of one sum of gradients over all coordinates, divided by L², if one release has the
+            whole privacy budget; or a function from the number of rounds to the constant of each sum.
+        smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
+        tolerance: the fewest rounds are used at which the bound exceeds its minimum by at most this fraction.
+        generalization: False for bounds on the empirical instead of the population loss.
 
     Source: Cheu et al. 2022, Theorem 4.9 and Lemma B.7, with explicit constants.
 

@@ -83,7 +83,7 @@ def gaussian_noise_constant(
 
 
 def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
-    """Noise constant C of the paper's shuffled sums, which have binomial noise.
+    """Noise constant C of the paper's sums of gradients behind a shuffler, which have binomial noise.
 
     C is the noise variance of the sum over all coordinates, divided by the squared Lipschitz constant. The error of
     rounding is not included.
@@ -177,10 +177,10 @@ def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) ->
 
 
 def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1) -> Any:
-    """Number of one-bit messages that a user sends in shuffled sums. The number is exact.
+    """Number of one-bit messages that a user sends if vectors are summed behind a shuffler.
 
-    For each coordinate, a user sends the bits of the rounded value and a few noise bits. The server adds up the bits of
-    all users.
+    The number is exact. For each coordinate, a user sends the bits of the rounded value and a few noise bits. The
+    server adds up the bits of all users.
 
     Args:
         dimension: d, number of parameters.
@@ -205,14 +205,17 @@ def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, s
 def bits_per_user(
     *, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1, labelled: bool = True
 ) -> Any:
-    """Number of bits that a user sends in shuffled sums. The number is exact.
+    """Number of bits that a user sends if vectors are summed behind a shuffler. The number is exact.
 
     A user sends `messages_per_user` messages. Each consists of one bit and the label of its coordinate, which takes
     ⌈log₂ d⌉ bits for d coordinates.
 
     Args:
+        dimension: d, number of parameters.
+        levels: number of levels to which a coordinate is rounded.
+        trials: number of noise bits per user and coordinate.
+        sums: number of sums to which the user contributes.
         labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
-        dimension, levels, trials, sums: as for `messages_per_user`.
 
     >>> bits_per_user(dimension=10, levels=64, trials=6)
     3500.0
@@ -232,7 +235,7 @@ def bits_rate(
     rounds: ArrayLike = 1,
     printed: bool = False,
 ) -> Any:
-    """Number of bits that a user sends in shuffled sums, up to a constant factor.
+    """Number of bits that a user sends if vectors are summed behind a shuffler, up to a constant factor.
 
     The run time for all users is this times the number of users, up to a constant and without the computation of Moreau
     envelopes.

@@ -169,7 +169,7 @@ def strong_phases(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> list[Phase]:
-    """Settings of accelerated SGD in phases, for strongly convex losses; one `Phase` for each.
+    """Settings of each phase of accelerated SGD in phases, for strongly convex losses.
 
     Each phase is one pass over equally many new users, and starts at the output of the phase before. Phases differ in
     their steps and, for a loss that is not smooth, in their Moreau envelopes (smooth lower approximations). The
@@ -192,7 +192,12 @@ def strong_phases(
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         per_round: one batch size for all phases (`strong_per_round` finds the best), one for each phase, or None for
             the best of each phase.
-        noise, sampling, form, paper_2L: as for `smoothed_scan`.
+        noise: noise variance of a batch's sum of gradients over all coordinates, divided by L²; or a function from the
+            batch size to it.
+        sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
+            error.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
+        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
 
     Source: Cheu et al. 2022, Theorem 4.8, with explicit constants and the smaller of two bounds at a phase's start.
 
@@ -227,8 +232,22 @@ def strong_per_round(
 ) -> int:
     """Return the batch size at which `strong_phases` has the smallest bound, if all phases have the same batch size.
 
-    Participation schemes with a fixed number of users in a round need one batch size. Arguments are as for
-    `strong_phases`.
+    The method is accelerated SGD in phases, for strongly convex losses. Each phase is one pass over new users.
+    Participation schemes with a fixed number of users in a round need one batch size for all phases.
+
+    Args:
+        users: number of all users, each used once.
+        diameter: diameter of the constraint set, or a bound on the first distance to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        strong_convexity: strong convexity of the loss.
+        noise: noise variance of a batch's sum of gradients over all coordinates, divided by L²; or a function from the
+            batch size to it.
+        smoothness: smoothness of the loss, or None to use Moreau envelopes (smooth lower approximations).
+        phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
+        sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
+            error.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper.
+        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
 
     >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
     >>> strong_per_round(users=10**6, **problem)

@@ -57,14 +57,21 @@ class ProblemConstants:
 
     @property
     def noise(self) -> np.ndarray:
-        """Relative noise `√d·ln(d/δ)/(εn)`, or `√(d·ln(1/δ))/(εn)` for "pan-private". Most rates are in terms of it."""
+        """The number `√d·ln(d/δ)/(εn)`, through which most rates depend on privacy.
+
+        Here d is the number of parameters, n the number of users, and (ε, δ) the privacy budget. For trust
+        "pan-private", the number is `√(d·ln(1/δ))/(εn)`.
+        """
         shuffled = self.trust == "shuffler"
         log = np.log(self.dimension / self.delta) if shuffled else np.sqrt(np.log(1 / self.delta))
         return np.sqrt(self.dimension) * log / (self.epsilon * self.users)
 
     @property
     def full_noise(self) -> np.ndarray:
-        """Relative noise `√d·ln(d/δ)^{3/2}/(εn)` of methods with all users in every round behind a shuffler."""
+        """The number `√d·ln(d/δ)^{3/2}/(εn)`, through which rates with all users depend on privacy.
+
+        Here d is the number of parameters, n the number of users behind a shuffler, and (ε, δ) the privacy budget.
+        """
         if self.trust != "shuffler":
             raise Refusal(f"trust must be 'shuffler' for all users in every round, got {self.trust!r}")
         return self.noise * np.sqrt(np.log(self.dimension / self.delta))

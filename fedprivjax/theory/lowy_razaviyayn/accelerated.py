@@ -20,7 +20,7 @@ class Stage(NamedTuple):
     """One of the successive runs of accelerated SGD that `acsa_stages` returns. Each starts at the previous output.
 
     * `rounds`: number of rounds of the run;
-    * `v`: scale of the weights in `acsa_step_weights`; a larger v means shorter steps.
+    * `v`: a number in the step sizes (`acsa_step_weights`); a larger v means shorter steps.
     """
 
     rounds: int
@@ -48,7 +48,7 @@ def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
 
     Args:
         rounds: number of rounds.
-        v: scale of the weights, see `acsa_v`.
+        v: scale of the weights, for example from `acsa_v`. A larger v means shorter steps.
 
     Returns:
         `4v/(r(r + 1))` for r = 1, …, rounds.
@@ -71,13 +71,14 @@ def acsa_v(
     variance: ArrayLike = 0.0,
     diameter: ArrayLike | None = None,
 ) -> Any:
-    """Scale v of the steps of accelerated SGD in a single run; a larger v means shorter steps (`acsa_step_weights`).
+    """Scale v in the step sizes of a single run of accelerated SGD. A larger v means shorter steps.
 
     Args:
         rounds: R, number of rounds.
         smoothness: β, smoothness of the loss. A regulariser adds its modulus to β.
-        form: "strong" for a strongly convex loss, such as a convex loss with a regulariser; "convex" or "tight" for a
-            convex loss. The bound of "tight" is half the bound of "convex" (`acsa_bound`).
+        form: bound for which v is chosen: "strong" for a strongly convex loss, such as a convex loss with a
+            regulariser; "convex" or "tight" for a convex loss. The bound of "tight" is half the bound of "convex"
+            (`acsa_bound`).
         variance: V², mean squared error of a round's gradient; not needed for "strong".
         diameter: D, bound on the distance from the start to the optimum; not needed for "strong".
 
@@ -118,11 +119,11 @@ def acsa_bound(
 
     Args:
         rounds: R, number of rounds.
-        v: scale of the steps (`acsa_v`), at least twice the smoothness.
+        v: a number in the step sizes (`acsa_v`), at least twice the smoothness. A larger v means shorter steps.
         diameter: D, bound on the distance from the start to the optimum.
         variance: V², mean squared error of a round's gradient.
-        form: "strong" for a strongly convex loss, or "convex" or "tight" for a convex loss. The bound "convex" is from
-            the literature.
+        form: "strong" for a strongly convex loss. For a convex loss "convex", a bound from the literature, or "tight",
+            a smaller one.
         strong_convexity: μ, strong convexity of the loss; used by "strong" only.
 
     Returns:
@@ -184,7 +185,8 @@ def acsa_regularized_bound(
         smoothness: β, smoothness of the loss without the regulariser.
         variance: V², mean squared error of a round's gradient, positive.
         diameter: D, bound on the distance from the start to the optimum.
-        factor: as for `acsa_regularization`, which returns the modulus λ.
+        factor: positive number in the modulus `λ = factor·V/(D√R)` of the regulariser `(λ/2)‖w − w_0‖²` at the start
+            w_0.
 
     Returns:
         `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`, for steps of the scale v = 2(β + λ).

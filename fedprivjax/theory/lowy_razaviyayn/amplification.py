@@ -156,7 +156,8 @@ def shuffled_rounds_privacy(
         round_deltas: δ_r of each round r without shuffling, for one record of one machine.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        printed: as for `shuffled_machines`.
+        printed: omit the factor `e^{ε_r} + 1` from the δ of each round, as in the printed theorem, although its proof
+            needs it.
 
     Returns:
         The composed ε is `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))` with `δ' = Nn·Σδ_r`. Here ε_r is the ε of round r
@@ -194,7 +195,7 @@ def shuffled_rounds_privacy(
 
 
 def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, epsilon: float, delta: float) -> float:
-    """Privacy load with a trusted shuffler, which is proportional to the noise variance (`privacy_load`).
+    """Privacy load with a trusted shuffler: a number to which the noise variance is proportional.
 
     Args:
         machines: N, number of all machines.
@@ -228,9 +229,10 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
 
 
 def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """Privacy load with a trusted shuffler, without its logarithmic factors, for plots and for `shuffled_rounds`.
+    """Privacy load with a trusted shuffler (`shuffled_load`) without its logarithmic factors.
 
-    The privacy load is proportional to the noise variance (`privacy_load`).
+    The noise variance is proportional to the privacy load. The simplified load is used in plots and in
+    `shuffled_rounds`.
 
     Args:
         machines: N, number of all machines.

@@ -42,7 +42,7 @@ class Variance(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Sum of the three parts."""
+        """Mean squared error of a round's mean gradient: the sum of `sampling`, `clients` and `noise`."""
         return self.sampling + self.clients + self.noise
 
 
@@ -58,11 +58,11 @@ def aggregate_variance(
 ) -> Variance:
     """Exact variance of one round's mean gradient around the gradient of the empirical loss.
 
-    A random number M_r of machines is chosen uniformly from all N. The result has three fields, in which i runs over
-    the machines:
+    A random number M_r of machines is chosen uniformly from all N. The result has three fields. In the formulas, i runs
+    over the machines:
 
     * `sampling`: `E[1/M_r]·mean_i(s_i²·c_i/K_i)`, where s_i² is `spread`, K_i is `batch`, and c_i follows below;
-    * `clients`: `E[(N−M_r)/((N−1)M_r)]` times the `client_diversity` of `gradients`;
+    * `clients`: `E[(N−M_r)/((N−1)M_r)]` times the mean squared distance of the `gradients` to their mean;
     * `noise`: `E[1/M_r]·d·mean_i σ_i²`, where d is the number of parameters and σ_i is `noise_std`.
 
     The factor c_i depends on the sampler:
@@ -176,9 +176,9 @@ def empirical_variance(
             least as many records, as the paper does. This is wrong for sampling with replacement.
 
     Returns:
-        The terms of `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`. M is the `harmonic_machines` of the pmf, M′ its
-        `second_moment_machines`, and Υ² the `client_variance`. Σ² is the `expected_top` of the σ_i², and σ²_max the
-        largest.
+        The terms of `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`. For a random number m of machines, `M = 1/E[1/m]` and
+        `M′ = 1/√E[1/m²]`. Υ² is `(1 − (M−1)/(N−1))·diversity` for N machines in all. Σ² is `√E[ā_m²]`, where ā_m is the
+        mean of the m largest σ_i², and σ²_max is the largest σ_i².
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5, corrected.
 
@@ -324,8 +324,8 @@ def minibatch_step_bound(
 ) -> Any:
     """Bound on the excess loss of minibatch SGD on a convex loss, at any step size that the theory allows.
 
-    With stability 0, the bound is on the excess empirical loss, for any data. With `uniform_stability`, it is on the
-    excess population loss.
+    With `stability` 0, the bound is on the excess empirical loss, for any data. With `stability` from the function
+    `uniform_stability`, it is on the excess population loss.
 
     Args:
         step: η, step size, at most 1/(4β).

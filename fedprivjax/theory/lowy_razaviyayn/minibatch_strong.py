@@ -24,7 +24,7 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 
     Args:
         contraction: a of the recursion. A step multiplies the error by 1 − aη.
-        cap: g, reciprocal of the largest step.
+        cap: g, reciprocal of the largest allowed step: η is at most 1/g.
         start: r_0, the error at the start.
         drift: c of the recursion, for the error that a step adds, such as `strong_drift`; may be 0.
         rounds: T, number of rounds.
@@ -133,8 +133,8 @@ def strong_step(
         diameter: D, bound on the distance from the start to the optimum.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
-        variance: variance of a round's gradient at the optimum, by `worst_variance` or `population_variance`. Its
-            `strong_drift` is c.
+        variance: variance of a round's gradient at the optimum, by `worst_variance` or `population_variance`. The
+            function `strong_drift` computes c from it.
 
     Returns:
         `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`. If c exceeds μ²D²R, the noise outweighs strong convexity. Then
@@ -162,8 +162,8 @@ def strong_step_bound(
 ) -> Any:
     """Bound on the excess loss of minibatch SGD on a strongly convex loss, at any step size that the theory allows.
 
-    The bound is for the mean of the iterates with `averaging_weights`. With stability 0, it is on the excess empirical
-    loss. With `strong_stability`, it is on the excess population loss.
+    The bound is for the mean of the iterates with `averaging_weights`. With `stability` 0, it is on the excess
+    empirical loss. With `stability` from the function `strong_stability`, it is on the excess population loss.
 
     Args:
         step: η, step size, at most 1/(4β).
@@ -171,7 +171,8 @@ def strong_step_bound(
         diameter: D, bound on the distance from the start to the optimum.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
-        variance: variance of a round's gradient at the optimum, as for `strong_step`. Its `strong_drift` is c.
+        variance: variance of a round's gradient at the optimum, by `worst_variance` or `population_variance`. The
+            function `strong_drift` computes c from it.
         stability: α, bound on the difference of population and empirical loss.
 
     Returns:

@@ -46,7 +46,11 @@ class OnePassConstants(ProblemConstants):
     """Constants of a smooth problem, with the privacy budget of one pass over its records.
 
     Attributes:
-        records, per_round, dimension, diameter, lipschitz: as for `ProblemConstants`.
+        records: n, number of records of one machine.
+        per_round: M, number of machines in a round.
+        dimension: d, number of parameters of the model.
+        diameter: D, bound on the distance from the start to the optimum.
+        lipschitz: L, bound on the gradient norm of one record's loss.
         epsilon: ε of the privacy budget, at most 8·ln(1/δ), as the theorems require.
         delta: δ of the privacy budget.
         smoothness: β, smoothness of the loss.
@@ -69,12 +73,19 @@ class OnePassConstants(ProblemConstants):
 
     @property
     def noise(self) -> np.ndarray:
-        """Relative noise `√(d·ln(1/δ))/ε`. Bounds and batch sizes depend on privacy only through it."""
+        """The number `√(d·ln(1/δ))/ε`, through which alone bounds and batch sizes depend on privacy.
+
+        Here d is the number of parameters, and (ε, δ) the privacy budget. A larger number means more noise.
+        """
         return np.sqrt(self.dimension * np.log(1 / self.delta)) / self.epsilon
 
     @property
     def clients(self) -> Any:
-        """Variance due to sampled machines (`client_variance`), or 0 if all machines are in every round."""
+        """Variance due to choosing the machines of a round at random, or 0 if all machines take part.
+
+        It is `(1 − (M−1)/(N−1))·υ²` for M of N machines in a round, where υ² is `diversity`. Divided by M, it is the
+        mean squared error that the choice causes in the mean gradient.
+        """
         if self.machines is None:
             return 0.0
         return client_variance(diversity=self.diversity, machines=self.machines, per_round=self.per_round)

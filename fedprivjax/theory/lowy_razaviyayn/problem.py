@@ -71,10 +71,10 @@ def curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.n
 def privacy_load(
     *, records: ArrayLike, epsilon: ArrayLike, delta: ArrayLike, rounds: int, lipschitz: ArrayLike = 1.0
 ) -> Any:
-    """Privacy load of a machine: its noise variance as one number, on which the theorems' bounds and steps depend.
+    """Privacy load of a machine: a number to which its noise variance is proportional.
 
-    The theorems take Gaussian noise of variance `256·R·L²·ξ` per coordinate, where ξ is the load. All arguments but
-    `rounds` may be arrays with one entry per machine.
+    The theorems' bounds and steps depend on privacy only through it. They take Gaussian noise of variance `256·R·L²·ξ`
+    per coordinate, where ξ is the load. All arguments but `rounds` may be arrays with one entry per machine.
 
     Args:
         records: n, number of records of a machine.
@@ -153,7 +153,7 @@ def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
 
 
 class Effective(NamedTuple):
-    """Result of `average_or_max`: two numbers that replace random cohorts of unequal machines in a bound.
+    """Two numbers that stand for random cohorts of unequal machines in a bound, from `average_or_max`.
 
     Attributes:
         per_round: number of machines in a round.
@@ -165,7 +165,7 @@ class Effective(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Ratio value / per_round. Bounds depend on the two numbers only through it."""
+        """Ratio `value`/`per_round`. Bounds depend on the two numbers only through their ratio."""
         return self.value / self.per_round
 
 
@@ -187,7 +187,7 @@ def top_averages(values: ArrayLike) -> np.ndarray:
 def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
     """Root mean square, over the random number m of machines in a round, of the mean of the m largest values.
 
-    The means of the m largest values are `top_averages`.
+    Bounds for machines with unequal noise contain this number.
 
     Args:
         values: one per machine, or one for all: loads, noise variances or squared deviations.
@@ -213,13 +213,14 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
     the m largest values (`top_averages`). Two upper bounds on this expectation are known, and the smaller one is used.
 
     Args:
-        values: one per machine, or one for all: loads, noise variances or squared deviations.
+        values: one per machine, or one for all: privacy loads, noise variances or squared deviations of records'
+            gradients.
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Returns:
-        Two numbers, whose `ratio` is the smaller upper bound. They are `second_moment_machines` and `expected_top`, or
-        `harmonic_machines` and the largest value. For the number of machines, the paper prints a square root, but uses
-        the number itself.
+        A number of machines and a value, whose ratio value/number is the smaller upper bound. They are 1/√E[1/m²] and
+        √E[ā_m²] (`second_moment_machines`, `expected_top`), or 1/E[1/m] (`harmonic_machines`) and the largest value.
+        For the number of machines, the paper prints a square root, but uses the number itself.
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 

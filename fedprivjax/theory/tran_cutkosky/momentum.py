@@ -115,7 +115,7 @@ def momentum_noise_norm(
         problem: constants d (parameters), G (Lipschitz constant) and N (records).
         rounds: T, number of rounds.
         alpha: α, weight of a new gradient in the momentum.
-        noise_multiplier: σ, `momentum_multiplier`.
+        noise_multiplier: σ, number to which the noise of every node is proportional, from `momentum_multiplier`.
         order: order of the records, "cyclic" (the same in every epoch) or "reshuffled"; not used by "paper".
         form: "counted" for exact counts of nodes, or "paper".
 

@@ -49,9 +49,9 @@ class ProblemConstants:
 
 
 class Federated(NamedTuple):
-    """Constants with which the theorems, which are for one machine, apply to several machines (see `federated`).
+    """Constants with which theorems for one machine apply to several machines, from `federated`.
 
-    * `epoch`: number of rounds of an epoch, for the `records` of the theorems;
+    * `epoch`: number of rounds of an epoch, which the theorems call the number of records;
     * `sensitivity`: sensitivity of one round's gradient to replacing one record;
     * `noise`: standard deviation of the server's noise, divided by the standard deviation of one tree's noise.
     """

@@ -22,8 +22,9 @@ class ReducedSettings(NamedTuple):
     * `rounds`: number of rounds;
     * `alpha`: weight of a new gradient in the momentum;
     * `step_size`: length of a step;
-    * `reset_rate`: weight of newly released gradients in an epoch's sum. The other part is the last epoch's sum with
-      released differences added. The weight only affects the noise.
+    * `reset_rate`: weight in (0, 1/2] in the sum of gradients over the last epoch. With this weight, the sum is
+      released anew. With the rest, it is the sum of one epoch before plus released differences. The weight changes only
+      the noise.
     """
 
     rounds: Any
@@ -150,7 +151,8 @@ def reduced_bound(
 
     Args:
         problem: constants N (records), G (Lipschitz constant) and L (smoothness).
-        settings: as for `momentum_bound`, with a reset rate in (0, 1/2].
+        settings: at least N rounds, the weight of a new gradient in [1/N, 1], the length of a step, and a reset rate in
+            (0, 1/2].
         gap: bound on the excess loss at the start, F(w_1) − inf F for a loss F (the paper's R).
         noise: expected norm of the noise in the momentum, mean over rounds. Give the root mean square of a coordinate
             times √d for d parameters, or `reduced_noise_norm`.
