@@ -225,7 +225,8 @@ class Cancelling(Standing):
     samplers are cheaper if only sums of messages are needed.
 
     Attributes:
-        inputs: relative noise and machine of each message, and the divisor of each round's sum.
+        inputs: noise (standard deviation in units of `noise_std`) and machine of each message, and the divisor of each
+            round's sum.
         machines: number of machines.
     """
 
@@ -244,7 +245,7 @@ class Cancelling(Standing):
 
         Args:
             memory: latest noise of every machine, shape [machines, dimension].
-            inputs: relative noise and machine of each message of the round.
+            inputs: noise (standard deviation in units of `noise_std`) and machine of each message of the round.
             key: random key of the round.
             dimension: number of model parameters.
 
@@ -302,8 +303,8 @@ class Replayed(Standing):
     subtracted.
 
     Attributes:
-        inputs: machine, message number, and relative noise now and before, of each message; and the divisor of each
-            round's sum.
+        inputs: for each message, its machine and its number, its noise (standard deviation in units of `noise_std`) and
+            that of the machine's previous message. Also the divisor of each round's sum.
     """
 
     method: ClassVar[str] = "replayed"
@@ -321,7 +322,8 @@ class Replayed(Standing):
 
         Args:
             memory: key from which all noise is derived. It does not change.
-            inputs: machine, message number, and relative noise now and before, of each message of the round.
+            inputs: for each message of the round, its machine and its number, its noise (standard deviation in units of
+                `noise_std`) and that of the machine's previous message.
             key: not used.
             dimension: number of model parameters.
 

@@ -218,7 +218,7 @@ class PerMachine(Mechanism):
     distribution at lower cost.
 
     Attributes:
-        inputs: relative standard deviation of each message, and the divisor of each round's sum.
+        inputs: noise of each message (standard deviation in units of `noise_std`), and the divisor of each round's sum.
         accumulate: True to return the sum of the aggregates' noise of all rounds so far, instead of the noise of each
             round.
         summed: True if the aggregate is the sum of the messages, False if it is their mean.
@@ -237,7 +237,7 @@ class PerMachine(Mechanism):
 
         Args:
             memory: not used.
-            inputs: relative standard deviation of each message of the round.
+            inputs: noise of each message of the round (standard deviation in units of `noise_std`).
             key: random key of the round.
             dimension: number of model parameters.
 
@@ -322,7 +322,8 @@ class PerStep(Mechanism):
     steps, which sample the noise.
 
     Attributes:
-        inputs: relative standard deviation of the noise in the steps of each participant, float32 [rounds, per_round].
+        inputs: standard deviation of the noise in the steps of each participant, in units of `noise_std`; float32
+            [rounds, per_round].
     """
 
     inputs: Any

@@ -90,7 +90,8 @@ class Pairwise(Decorated):
 
         Args:
             schedule: participation schedule: which machines take part in each round.
-            relative: relative standard deviation of the independent noise in every message, shape [rounds, per_round].
+            relative: standard deviation of the independent noise in every message, in units of `noise_std`; shape
+                [rounds, per_round].
             divisor: divisor of each round's sum, one number or shape [rounds].
             method: "materialised" samples the noise of every message. "auto" and "aggregate" sample only the noise of
                 the sum.

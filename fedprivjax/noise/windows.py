@@ -20,8 +20,8 @@ class WindowInputs(NamedTuple):
 
     Attributes:
         round: number of the round, from 1; int [rounds].
-        relative: relative standard deviation of the noise, [rounds], or [rounds, per_round] if every machine has its
-            own trees.
+        relative: standard deviation of the noise in units of `noise_std`, [rounds], or [rounds, per_round] if every
+            machine has its own trees.
         place: for each participant, the index of its trees, int [rounds, per_round]; None if one set of trees serves
             all machines.
     """
@@ -36,7 +36,7 @@ class Streamed(Mechanism):
     """Sampler of each round's independent normals, from which the protocol computes a momentum's noise.
 
     Attributes:
-        inputs: inputs of the class `source`, such as relative standard deviations.
+        inputs: inputs of the class `source`, such as standard deviations in units of `noise_std`.
         source: class that samples the normals: `Fresh` samples one vector per round, `PerMachine` one per machine and
             round.
     """
@@ -69,13 +69,14 @@ class Streamed(Mechanism):
 class Windows(Mechanism):
     """Sampler of the normals from which `ReducedTrees` computes the noise of a momentum in each round.
 
-    The normals belong to nodes of binary trees over rounds. A round needs the nodes that cover the last N = `epoch`
-    rounds. They are not stored, but sampled again from each node's random key. A round samples `2·(2·⌈log₂(N + 1)⌉) +
-    1` vectors.
+    `ReducedTrees` sums gradients in binary trees over rounds, and every node of a tree has its own noise.
+
+    A round needs the nodes that cover the last N = `epoch` rounds. They are not stored, but sampled again from each
+    node's random key. A round samples `2·(2·⌈log₂(N + 1)⌉) + 1` vectors.
 
     Attributes:
-        inputs: number and relative noise of each round, and the index of each participant's trees. If there is such an
-            index, every machine has its own trees, and the aggregate contains the mean of their noise.
+        inputs: number of each round, its noise in units of `noise_std`, and the index of each participant's trees. If
+            there is such an index, every machine has its own trees, and the aggregate contains the mean of their noise.
         epoch: N, number of rounds of an epoch.
     """
 
@@ -93,12 +94,14 @@ class Windows(Mechanism):
     def message_noise(self, memory, inputs: WindowInputs, key, dimension: int):
         """Sample one round: return the memory, unchanged, and the normals of each participant's trees.
 
+        A participant sums its gradients in binary trees over rounds, and every node of a tree has its own noise.
+
         The normals are a `Normals` with leaves of shape [per_round, ...]. They are None if one set of trees serves all
         machines, because messages then have no noise.
 
         Args:
             memory: key from which the keys of all tree nodes are derived.
-            inputs: number of the round, relative noise, and the index of each participant's trees.
+            inputs: number of the round, noise in units of `noise_std`, and the index of each participant's trees.
             key: random key of the round.
             dimension: number of model parameters.
         """

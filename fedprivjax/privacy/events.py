@@ -62,8 +62,8 @@ class Event:
 
     Attributes:
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        sensitivity: largest L2 change of one release by the protected unit, divided by the release's relative noise.
-            NaN if there is no such number.
+        sensitivity: largest L2 change of one release by the protected unit, divided by the release's relative noise
+            (its noise in units of `noise_std`). NaN if there is no such number.
         participation: None if the participation schedule is public. Otherwise the secret participation scheme.
             `epsilons` are then smaller because of the secrecy.
     """

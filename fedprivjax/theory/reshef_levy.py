@@ -118,11 +118,13 @@ def anytime_bound(
 ) -> AnytimeBound:
     """Bound on the expected excess loss of DP-μ²-FL for any step size and any public participation schedule.
 
-    All machines' records must have the same distribution. The bound is `total` of the result.
+    In round t, a machine sends an increment, `t·∇f(x_t) − (t−1)·∇f(x_{t−1})` for the loss f of a record. The server's
+    aggregate is the sum of the mean increments of all rounds. All machines' records must have the same distribution.
+    The bound is `total` of the result.
 
     In the formulas, η is `step`, T is `rounds`, m is `per_round`, R is `radius`, G is `lipschitz`, σ̃ is `deviation`,
-    and z_t is `noise` in round t. The error that sampled records cause in the server's aggregate of round t is
-    `e_t = σ̃·√(t/m)`.
+    and z_t is `noise` in round t. The error that sampled records cause in the server's aggregate of round t is `e_t =
+    σ̃·√(t/m)`.
 
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            if `fresh`
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]            otherwise
@@ -133,8 +135,8 @@ def anytime_bound(
       loss F is therefore at most `2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩` (anytime averaging).
     * The server's aggregate is `q_t = t∇F(x_t) + U_t + Z_t`, with an error U_t of sampling and noise Z_t. Projected
       steps have `Σ_t ⟨q_t, w_t − w*⟩ ≤ (2R)²/(2η) + (η/2)·Σ_t ‖q_t‖²`.
-    * U_t is the sum of the errors of t increments. Each error has mean 0 given the earlier ones, so that
-      `E‖U_t‖² ≤ e_t²`.
+    * U_t is the sum of the errors of t increments. Each error has mean 0 given the earlier ones, so that `E‖U_t‖² ≤
+      e_t²`.
     * Since U_t has mean 0, `E⟨U_t, w* − w_t⟩ = E⟨U_t, c − w_t⟩ ≤ R·e_t` for the centre c of the ball.
     * The same holds for Z_t. If Z_t is independent of w_t, its inner product has mean 0, and Z_t only adds its square
       to `E‖q_t‖²`.
@@ -193,8 +195,8 @@ def step_size(
 
     Args:
         trust: "server" for a trusted server, or "none".
-        noise_schedule: "independent", "uniform", "proportional" or "gap" (see `NOISE_SCHEDULES`), or a sequence of
-            numbers, one per message, which has the step of "uniform".
+        noise_schedule: how noise is divided over a machine's messages: "independent", "uniform", "proportional" or
+            "gap", or a sequence of numbers, one per message, which has the step of "uniform".
         mu: μ, the GDP (Gaussian differential privacy) parameter of every machine, or inf for no privacy.
         machines: M, number of all machines.
         per_round: m, number of machines in a round; M at full participation.
@@ -286,7 +288,7 @@ def longest_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike) -> A
 def noisy_sgd_step(
     *, diameter: ArrayLike, rounds: int, lipschitz: ArrayLike, dimension: int, noise_std_of_mean: ArrayLike
 ) -> Any:
-    """Step size of noisy SGD that minimises `noisy_sgd_bound`.
+    """Step size of noisy SGD with the smallest bound on the expected excess loss (`noisy_sgd_bound`).
 
     Args:
         diameter: D, diameter of the constraint set.

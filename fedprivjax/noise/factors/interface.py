@@ -112,8 +112,8 @@ class Factor:
         Args:
             over: the participation schedule, without anything secret, for a factor over rounds. The number of a
                 machine's messages for a factor over messages.
-            workload: only for fitted factors over messages: a function from the number of messages to a matrix that
-                measures noise, as in `SumFactor.matrix`.
+            workload: only for fitted factors over messages: a function from the number of messages to a matrix V. The
+                fit minimises the noise `tr(V·(FᵀF)⁻¹)`.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
 
@@ -259,9 +259,10 @@ class Factor:
     def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:
         """Return the rule by which the exposures were bounded, and the limits on participation for which they hold.
 
-        The exposures of some factors hold for every schedule in which a machine takes part in few rounds, far apart.
-        Their rule is a text, and their limits are numbers by name, such as {"separation": 5, "uses": 3}. The default is
-        `("", {})`, for exposures that were computed for the given schedule only.
+        The exposure of a machine is the largest L2 norm by which it can change the released sums. The exposures of some
+        factors hold for every schedule in which a machine takes part in few rounds, far apart. Their rule is a text,
+        and their limits are numbers by name, such as {"separation": 5, "uses": 3}. The default is `("", {})`, for
+        exposures that were computed for the given schedule only.
         """
         return "", {}
 

@@ -51,10 +51,11 @@ class RoundFactor(Factor):
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
         """Return the relative noise of each release that one machine changes; shape [releases].
 
-        The releases are the entries of F·x + ξ, where x_t is the sum of messages in round t. The relative noise of an
-        entry is its standard deviation, for `noise_std` = 1, divided by its change if the machine's messages have norm
-        1. If FᵀF has negative entries, the machine could change the entries in several ways. The result is then a
-        single number: the relative noise of one release that leaks at least as much as all entries together.
+        The releases are the entries of F·x + ξ, where F is the factor's matrix, x_t is the sum of messages in round t,
+        and ξ are independent standard normals. The relative noise of an entry is its standard deviation, for
+        `noise_std` = 1, divided by its change if the machine's messages have norm 1. If FᵀF has negative entries, the
+        machine could change the entries in several ways. The result is then a single number: the relative noise of one
+        release that leaks at least as much as all entries together.
 
         Args:
             schedule: participation schedule: which machines take part in each round.

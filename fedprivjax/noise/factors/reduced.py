@@ -134,6 +134,9 @@ class ReducedTrees:
     def step(self, rings: Rings, drawn: Normals, alpha: Any, reset_rate: Any, stds: Groups) -> Rings:
         """Return the state one round later. Its `last` is the noise in that round's momentum.
 
+        The noise is a sum over nodes of three binary trees over rounds: of gradients at each epoch's first iterate
+        (anchors), of differences of these between epochs, and of residuals. Nodes with equal noise form groups.
+
         Args:
             rings: state after the round before.
             drawn: standard normals of the nodes that the round uses.
@@ -156,9 +159,11 @@ class ReducedTrees:
     def squares(self, uses: Uses, rounds: int, alpha: float, reset_rate: float, drift: float) -> np.ndarray:
         """Return the squared sensitivity of each group of nodes to every record; float64 [records, groups].
 
-        It is the squared change of a node by the record, summed over the nodes of a group. Changes are measured in
-        units of the largest contribution of a record of weight 1 to one gradient. Only nodes that some round uses are
-        counted, since no others are released.
+        The nodes are of three binary trees over rounds: of gradients at each epoch's first iterate (anchors), of
+        differences of these between epochs, and of residuals. A group is nodes with equal noise. The sensitivity is the
+        squared change of a node by the record, summed over the nodes of a group. Changes are measured in units of the
+        largest contribution of a record of weight 1 to one gradient. Only nodes that some round uses are counted, since
+        no others are released.
 
         Args:
             uses: which rounds use which record, with which weight.
@@ -200,9 +205,10 @@ class ReducedTrees:
     ) -> np.ndarray:
         """Return one record's change of each tree node, divided by the node's noise; shape [nodes].
 
-        The noise is given by its standard deviation. The result has one number per node that the record changes. The
-        nodes are enumerated one by one from the rounds that use them. `squares` uses another algorithm, so that one
-        checks the other.
+        The trees sum three kinds of vectors over rounds: gradients at each epoch's first iterate (anchors), differences
+        of these between epochs, and residuals. Nodes with equal noise form groups. The noise is given by its standard
+        deviation. The result has one number per node that the record changes. The nodes are enumerated one by one from
+        the rounds that use them. `squares` uses another algorithm, so that one checks the other.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
@@ -232,8 +238,8 @@ class ReducedTrees:
     def touched(self, node: np.ndarray, level: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
         """Return which nodes of one tree level some round uses, in the trees of anchors and of differences.
 
-        A round t uses the fewest nodes that together cover the last epoch, up to round t. Other nodes are never
-        released.
+        The trees sum gradients at each epoch's first iterate (anchors), and differences of these between epochs. A
+        round t uses the fewest nodes that together cover the last epoch, up to round t. Other nodes are never released.
 
         Args:
             node: indices of nodes. Node i of level k covers the rounds i·2^k + 1 to (i + 1)·2^k.
@@ -256,16 +262,18 @@ class ReducedTrees:
     def released(self, reset_rate: float) -> np.ndarray:
         """Return True for each of the five groups of nodes that is used in some release; bool [5].
 
-        With `reset_rate` 1, the nodes of differences are never used. With `reset_rate` 0, the nodes of anchors are used
-        only in the first two epochs.
+        The groups are nodes with equal noise in the trees of anchors (gradients at each epoch's first iterate), of
+        differences of these between epochs, and of residuals. With `reset_rate` 1, the nodes of differences are never
+        used. With `reset_rate` 0, the nodes of anchors are used only in the first two epochs.
         """
         return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
 
     def variances(self, rounds: int, alpha: float, reset_rate: float) -> np.ndarray:
         """Return each node group's part of the momentum's noise variance in every round; float64 [rounds, groups].
 
-        It is the variance of one coordinate, if all nodes have noise of standard deviation 1. Variances of groups add
-        up.
+        The nodes are of three binary trees over rounds: of gradients at each epoch's first iterate (anchors), of
+        differences of these between epochs, and of residuals. The result is the variance of one coordinate, if all
+        nodes have noise of standard deviation 1. Variances of groups add up.
 
         Args:
             rounds: number of rounds of the run.

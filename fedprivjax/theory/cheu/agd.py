@@ -64,7 +64,8 @@ def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, 
         rounds: T, number of rounds.
         deviation: σ, root mean squared error of a round's gradient (the square root of `oracle_variance`).
         distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
-        form: "optimal" for the S that minimises `agd_bound`, or "paper".
+        form: "optimal" for the S with the smallest bound on the excess loss (`agd_bound`), or "paper" for the paper's
+            S.
 
     Returns:
         `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)` for "optimal", about `(T+2)^{3/2}·σ/(√12·D)`; `S = (T+2)^{3/2}·σ/D` for

@@ -80,10 +80,10 @@ def gd_step(
     smoothness: ArrayLike | None = None,
     generalization: bool = True,
 ) -> Any:
-    """Step size of gradient descent with all users in every round that minimises `gd_bound`.
+    """Step size of gradient descent, with all users in every round, at the smallest bound (`gd_bound`).
 
-    A loss that is not smooth is replaced by its Moreau envelope, a smooth lower approximation. Its smoothness is 2/η
-    for the step size η, the largest that `gd_bound` allows.
+    The bound is on the expected excess loss. A loss that is not smooth is replaced by its Moreau envelope, a smooth
+    lower approximation. Its smoothness is 2/η for the step size η, the largest that `gd_bound` allows.
 
     Args:
         users: n, number of users.
@@ -144,10 +144,10 @@ def gd_scan(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> Descent:
-    """Return settings of gradient descent with the fewest rounds at which `gd_bound` is nearly minimal.
+    """Return settings of gradient descent with the fewest rounds at which its bound is nearly minimal.
 
-    At the best step, the bound decreases with the number of rounds. Fewer rounds only save computation. The scan
-    evaluates numbers of rounds that are a factor 2^{1/4} apart.
+    The bound is on the expected excess loss (`gd_bound`). At the best step, the bound decreases with the number of
+    rounds. Fewer rounds only save computation. The scan evaluates numbers of rounds that are a factor 2^{1/4} apart.
 
     Args:
         users: number of users, all in every round.

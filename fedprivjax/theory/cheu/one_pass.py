@@ -60,7 +60,7 @@ def sgd_bound(
 def sgd_step(
     *, rounds: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
 ) -> Any:
-    """Step size of one-pass SGD that attains `sgd_bound`.
+    """Step size of one-pass SGD with the smallest bound on the expected excess loss (`sgd_bound`).
 
     Args:
         rounds: T, number of rounds.
@@ -83,7 +83,9 @@ def sgd_step(
 
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
-    """Number of users in a round that minimises `sgd_bound` if there are many users; a real number.
+    """Number of users in a round with the smallest bound for one-pass SGD, if there are many users.
+
+    The bound is on the expected excess loss (`sgd_bound`). The result is a real number.
 
     Args:
         noise: C, noise variance of a round's sum of gradients over all coordinates, divided by the squared Lipschitz

@@ -21,7 +21,7 @@ def accelerated_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a smooth convex loss.
 
-    After these rounds, the method attains `empirical_rate`.
+    After these rounds, the excess empirical loss is of the order `LD√(dξ̃/M̃)` (`empirical_rate`).
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
@@ -61,7 +61,7 @@ def accelerated_strong_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a smooth strongly convex loss.
 
-    After these rounds, the method attains `empirical_strong_rate`.
+    After these rounds, the excess empirical loss is of the order `(L²/μ)·dξ̃/M̃` (`empirical_strong_rate`).
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
@@ -263,7 +263,8 @@ def nonsmooth_accelerated_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a convex loss that need not be smooth.
 
-    After these rounds, the method attains `empirical_rate`.
+    After these rounds, the excess empirical loss is of the order that theory predicts for convex losses
+    (`empirical_rate`).
 
     Args:
         problem: constants M̃ (machines in a round) and d (parameters).
@@ -298,7 +299,7 @@ def nonsmooth_accelerated_strong_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a strongly convex loss that need not be smooth.
 
-    After these rounds, the method attains `empirical_strong_rate`.
+    After these rounds, the excess empirical loss is of the order `(L²/μ)·dξ̃/M̃` (`empirical_strong_rate`).
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).

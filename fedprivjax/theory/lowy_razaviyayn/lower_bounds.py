@@ -42,8 +42,8 @@ def local_lower_bound(
         round_deltas: δ_r of the messages of each round r; one entry for "sequential".
         deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.
         interaction: "sequential" (every machine sends one message) or "compositional" (several rounds).
-        compositionality: C, a bound on √Σε_r² divided by ε (see `compositionality`): 1 for "sequential", and √R for R
-            rounds of one-pass accelerated SGD.
+        compositionality: C, a bound on √Σε_r² divided by ε: 1 for "sequential", and √R for R rounds of one-pass
+            accelerated SGD.
         strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
 
     Returns:

@@ -256,7 +256,9 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
 
 
 def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float, load: Load) -> int:
-    """Smallest number of rounds at which minibatch SGD attains `minibatch_bound`, for a smooth convex loss.
+    """Number of rounds of minibatch SGD for a smooth convex loss.
+
+    After these rounds, `minibatch_bound` bounds the excess population loss.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the

@@ -48,8 +48,8 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
     """Bound on the mean excess loss of a method whose errors obey a recursion, such as SGD on a strongly convex loss.
 
     In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is
-    the squared distance to the optimum, and s_t is the excess loss. The mean s̄ of the s_t has the weights
-    `averaging_weights`.
+    the squared distance to the optimum, and s_t is the excess loss. The bound is on b times s̄, the mean of the s_t
+    with weights that grow with t (`averaging_weights`).
 
     Args:
         contraction: a of the recursion.
@@ -59,8 +59,8 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
         step: η, any step size below 1/a.
 
     Returns:
-        `a·r_0/((1 − aη)^{−T} − 1) + cη`, an upper bound on `b·s̄`. At the step of `recursion_step` with its cap g, it
-        is `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
+        `a·r_0/((1 − aη)^{−T} − 1) + cη`, an upper bound on `b·s̄`. If steps are at most 1/g, the step of
+        `recursion_step` makes it `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
 
     Raises:
         Refusal: unless contraction·step is below 1.
@@ -204,7 +204,9 @@ def strong_rounds(
     load: Load,
     formal: bool = False,
 ) -> int:
-    """Smallest number of rounds at which minibatch SGD attains `strong_rate`, for a smooth strongly convex loss.
+    """Number of rounds of minibatch SGD for a smooth strongly convex loss.
+
+    After these rounds, the excess population loss is of the order `(L²/(μM̃))·(1/n + dξ̃)` (`strong_rate`).
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the

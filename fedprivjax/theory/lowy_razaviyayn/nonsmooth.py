@@ -81,7 +81,9 @@ def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayL
 
 
 def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
-    """Smallest number of rounds at which minibatch SGD attains `nonsmooth_bound`, for a convex loss.
+    """Number of rounds of minibatch SGD for a convex loss that need not be smooth.
+
+    After these rounds, `nonsmooth_bound` bounds the excess population loss.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
@@ -125,7 +127,9 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 
 
 def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: float, load: Load) -> int:
-    """Smallest number of rounds at which minibatch SGD attains `strong_rate`, for a loss that need not be smooth.
+    """Number of rounds of minibatch SGD for a strongly convex loss that need not be smooth.
+
+    After these rounds, the excess population loss is of the order `(L²/(μM̃))·(1/n + dξ̃)` (`strong_rate`).
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the

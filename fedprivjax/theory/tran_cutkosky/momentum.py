@@ -123,7 +123,8 @@ def momentum_noise_norm(
         `Δσ·√(d·V·m)`. Here Δ bounds the sensitivity of a node, V is the number of nodes that contain one record, and m
         is the number of nodes in a momentum.
 
-        * for "counted": Δ is 2αG times `sensitivity_cap`, V is `node_count`, and m is ⌊log₂(T+1)⌋;
+        * for "counted": Δ is 2αG times the largest weight of a record in a node (`sensitivity_cap`), V is `node_count`,
+          and m is ⌊log₂(T+1)⌋;
         * for "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T`, and `m = log₂T`.
 
     Source: Tran & Cutkosky 2022, Lemma 12 ("paper"), whose log₂T is less than the number of nodes if T + 1 is a power

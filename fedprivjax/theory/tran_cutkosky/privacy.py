@@ -107,7 +107,9 @@ def momentum_epsilon(
 
 
 def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree") -> Any:
-    """Noise multiplier σ at which private momentum (Algorithm 1 or 2) is (ε, δ)-DP, see `momentum_epsilon`.
+    """Noise multiplier σ at which private momentum (Algorithm 1 or 2) is (ε, δ)-DP.
+
+    The noise of a released sum is in proportion to σ and to the sum's sensitivity.
 
     Args:
         epsilon: ε of the privacy budget.

@@ -158,8 +158,9 @@ def whole_epochs(records: int, rounds: float) -> int:
 class ReducedNodes(NamedTuple):
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases a momentum by three binary trees over the rounds (see `Sensitivities`). A node of a tree is the
-    sum of its rounds. Its noise grows with the number of nodes that contain one record.
+    Algorithm 2 releases a momentum by three binary trees over the rounds: of gradients at each epoch's first iterate,
+    of differences of these between epochs, and of residuals. A node of a tree is the sum of its rounds. Its noise grows
+    with the number of nodes that contain one record.
 
     * `early`: number of such nodes that end in the first two epochs, apart from the tree of residuals;
     * `late`: number of all other such nodes.
@@ -201,8 +202,9 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases a momentum by three binary trees over the rounds (see `Sensitivities`). A node of a tree is the
-    sum of its rounds. Except in the tree of residuals, only nodes of at most one epoch are used.
+    Algorithm 2 releases a momentum by three binary trees over the rounds: of gradients at each epoch's first iterate,
+    of differences of these between epochs, and of residuals. A node of a tree is the sum of its rounds. Except in the
+    tree of residuals, only nodes of at most one epoch are used.
 
     Args:
         records: N, number of records, also the number of rounds of an epoch; at least 2.

@@ -90,8 +90,9 @@ def reduced_noise_norm(
 ) -> Any:
     """Bound on the expected norm of the noise of reduced-noise momentum (Algorithm 2) in a round.
 
-    The momentum is a sum of nodes of three binary trees over the rounds (see `Sensitivities`). The noise of a node
-    grows with its sensitivity and with the number of nodes that contain one record.
+    The momentum is a sum of nodes of three binary trees over the rounds: of gradients at each epoch's first iterate
+    (anchors), of differences of these between epochs, and of residuals. The noise of a node grows with its sensitivity
+    and with the number of nodes that contain one record.
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant), N (records, at least 2) and L (smoothness).

@@ -169,7 +169,8 @@ class BinomialSums(RecordAccountant):
     def accounted(self, ratio: float) -> float:
         """Return the ratio of noise to sensitivity for which privacy is accounted: the given ratio.
 
-        Other methods of this class round the noise to a whole number of bits.
+        The ratio of this class is the standard deviation of one user's noise, divided by the largest change of a sum by
+        one record. `epsilon` takes into account that the noise consists of a whole number of bits.
         """
         return ratio
 
