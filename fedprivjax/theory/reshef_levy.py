@@ -38,8 +38,8 @@ def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: Array
     """Bound on the L2 norm of an increment, the vector that a machine releases in a round of DP-μ²-FL.
 
     The increment of round t is `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t the query point of
-    the round. A server that follows the protocol queries running averages of its iterates, so that `(t−1)‖x_t −
-    x_{t−1}‖` is at most twice the diameter.
+    the round. A server that follows the protocol queries running averages of its iterates, so that
+    `(t−1)‖x_t − x_{t−1}‖` is at most twice the diameter.
 
     Args:
         lipschitz: G, Lipschitz constant of f.
@@ -123,8 +123,8 @@ def anytime_bound(
     The bound is `total` of the result.
 
     In the formulas, η is `step`, T is `rounds`, m is `per_round`, R is `radius`, G is `lipschitz`, σ̃ is `deviation`,
-    and z_t is `noise` in round t. The error that sampled records cause in the server's aggregate of round t is `e_t =
-    σ̃·√(t/m)`.
+    and z_t is `noise` in round t. The error that sampled records cause in the server's aggregate of round t is
+    `e_t = σ̃·√(t/m)`.
 
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            if `fresh`
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]            otherwise
@@ -135,8 +135,8 @@ def anytime_bound(
       loss F is therefore at most `2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩` (anytime averaging).
     * The server's aggregate is `q_t = t∇F(x_t) + U_t + Z_t`, with an error U_t of sampling and noise Z_t. Projected
       steps have `Σ_t ⟨q_t, w_t − w*⟩ ≤ (2R)²/(2η) + (η/2)·Σ_t ‖q_t‖²`.
-    * U_t is the sum of the errors of t increments. Each error has mean 0 given the earlier ones, so that `E‖U_t‖² ≤
-      e_t²`.
+    * U_t is the sum of the errors of t increments. Each error has mean 0 given the earlier ones, so that
+      `E‖U_t‖² ≤ e_t²`.
     * Since U_t has mean 0, `E⟨U_t, w* − w_t⟩ = E⟨U_t, c − w_t⟩ ≤ R·e_t` for the centre c of the ball.
     * The same holds for Z_t. If Z_t is independent of w_t, its inner product has mean 0, and Z_t only adds its square
       to `E‖q_t‖²`.

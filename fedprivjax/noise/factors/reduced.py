@@ -135,7 +135,8 @@ class ReducedTrees:
         """Return the state one round later. Its `last` is the noise in that round's momentum.
 
         The noise is a sum over nodes of three binary trees over rounds: of gradients at each epoch's first iterate
-        (anchors), of differences of these between epochs, and of residuals. Nodes with equal noise form groups.
+        (anchors), of differences of these between epochs, and of residuals (current gradients minus gradients at the
+        epoch's first iterate). Nodes with equal noise form groups.
 
         Args:
             rings: state after the round before.
@@ -160,10 +161,10 @@ class ReducedTrees:
         """Return the squared sensitivity of each group of nodes to every record; float64 [records, groups].
 
         The nodes are of three binary trees over rounds: of gradients at each epoch's first iterate (anchors), of
-        differences of these between epochs, and of residuals. A group is nodes with equal noise. The sensitivity is the
-        squared change of a node by the record, summed over the nodes of a group. Changes are measured in units of the
-        largest contribution of a record of weight 1 to one gradient. Only nodes that some round uses are counted, since
-        no others are released.
+        differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
+        iterate). A group is nodes with equal noise. The sensitivity is the squared change of a node by the record,
+        summed over the nodes of a group. Changes are measured in units of the largest contribution of a record of
+        weight 1 to one gradient. Only nodes that some round uses are counted, since no others are released.
 
         Args:
             uses: which rounds use which record, with which weight.
@@ -206,9 +207,10 @@ class ReducedTrees:
         """Return one record's change of each tree node, divided by the node's noise; shape [nodes].
 
         The trees sum three kinds of vectors over rounds: gradients at each epoch's first iterate (anchors), differences
-        of these between epochs, and residuals. Nodes with equal noise form groups. The noise is given by its standard
-        deviation. The result has one number per node that the record changes. The nodes are enumerated one by one from
-        the rounds that use them. `squares` uses another algorithm, so that one checks the other.
+        of these between epochs, and residuals (current gradients minus those at the anchor). Nodes with equal noise
+        form groups. The noise is given by its standard deviation. The result has one number per node that the record
+        changes. The nodes are enumerated one by one from the rounds that use them. `squares` uses another algorithm, so
+        that one checks the other.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
@@ -263,8 +265,9 @@ class ReducedTrees:
         """Return True for each of the five groups of nodes that is used in some release; bool [5].
 
         The groups are nodes with equal noise in the trees of anchors (gradients at each epoch's first iterate), of
-        differences of these between epochs, and of residuals. With `reset_rate` 1, the nodes of differences are never
-        used. With `reset_rate` 0, the nodes of anchors are used only in the first two epochs.
+        differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
+        iterate). With `reset_rate` 1, the nodes of differences are never used. With `reset_rate` 0, the nodes of
+        anchors are used only in the first two epochs.
         """
         return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
 
@@ -272,8 +275,9 @@ class ReducedTrees:
         """Return each node group's part of the momentum's noise variance in every round; float64 [rounds, groups].
 
         The nodes are of three binary trees over rounds: of gradients at each epoch's first iterate (anchors), of
-        differences of these between epochs, and of residuals. The result is the variance of one coordinate, if all
-        nodes have noise of standard deviation 1. Variances of groups add up.
+        differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
+        iterate). The result is the variance of one coordinate, if all nodes have noise of standard deviation 1.
+        Variances of groups add up.
 
         Args:
             rounds: number of rounds of the run.

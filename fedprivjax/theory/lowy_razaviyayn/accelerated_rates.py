@@ -263,8 +263,8 @@ def nonsmooth_accelerated_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a convex loss that need not be smooth.
 
-    After these rounds, the excess empirical loss is of the order that theory predicts for convex losses
-    (`empirical_rate`).
+    After these rounds, the excess empirical loss is of the order `LD√(dξ̃/M̃)`, for the Lipschitz constant L and the
+    distance D from the start to the optimum (`empirical_rate`).
 
     Args:
         problem: constants M̃ (machines in a round) and d (parameters).

@@ -159,8 +159,9 @@ class ReducedNodes(NamedTuple):
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
     Algorithm 2 releases a momentum by three binary trees over the rounds: of gradients at each epoch's first iterate,
-    of differences of these between epochs, and of residuals. A node of a tree is the sum of its rounds. Its noise grows
-    with the number of nodes that contain one record.
+    of differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
+    iterate). A node of a tree is the sum of its rounds. Its noise grows with the number of nodes that contain one
+    record.
 
     * `early`: number of such nodes that end in the first two epochs, apart from the tree of residuals;
     * `late`: number of all other such nodes.
@@ -203,8 +204,9 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
     Algorithm 2 releases a momentum by three binary trees over the rounds: of gradients at each epoch's first iterate,
-    of differences of these between epochs, and of residuals. A node of a tree is the sum of its rounds. Except in the
-    tree of residuals, only nodes of at most one epoch are used.
+    of differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
+    iterate). A node of a tree is the sum of its rounds. Except in the tree of residuals, only nodes of at most one
+    epoch are used.
 
     Args:
         records: N, number of records, also the number of rounds of an epoch; at least 2.

@@ -91,8 +91,9 @@ def reduced_noise_norm(
     """Bound on the expected norm of the noise of reduced-noise momentum (Algorithm 2) in a round.
 
     The momentum is a sum of nodes of three binary trees over the rounds: of gradients at each epoch's first iterate
-    (anchors), of differences of these between epochs, and of residuals. The noise of a node grows with its sensitivity
-    and with the number of nodes that contain one record.
+    (anchors), of differences of these between epochs, and of residuals (current gradients minus gradients at the
+    epoch's first iterate). The noise of a node grows with its sensitivity and with the number of nodes that contain one
+    record.
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant), N (records, at least 2) and L (smoothness).
@@ -104,10 +105,11 @@ def reduced_noise_norm(
     Returns:
         `ασ√d` times a factor that depends on the form.
 
-        * for "corrected": the square root of `δ_G²·V_<·(⌊log₂N⌋ + nC²) + nC²/(γ(2−γ))·V_>·(γ²δ_G² + (1−γ)²δ_Δ²) +
-          ⌊log₂(T+1)⌋·V_>·δ_r²`. Here δ_G, δ_Δ and δ_r are the `reduced_sensitivities` of anchors, differences and
-          residuals. `V_<` and `V_>` are the early and late `reduced_node_counts`. `n = 2(1 + ⌈log₂N⌉)` bounds the
-          number of nodes of an epoch, and `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs.
+        * for "corrected": the square root of
+          `δ_G²·V_<·(⌊log₂N⌋ + nC²) + nC²/(γ(2−γ))·V_>·(γ²δ_G² + (1−γ)²δ_Δ²) + ⌊log₂(T+1)⌋·V_>·δ_r²`. Here δ_G, δ_Δ and
+          δ_r are the `reduced_sensitivities` of anchors, differences and residuals. `V_<` and `V_>` are the early and
+          late `reduced_node_counts`. `n = 2(1 + ⌈log₂N⌉)` bounds the number of nodes of an epoch, and
+          `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs.
         * for "paper": `log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
 
     Source: Tran & Cutkosky 2022, Lemma 7 ("paper"), and its proof with the sum of the weights ("corrected"). Constants
