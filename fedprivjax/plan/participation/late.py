@@ -130,11 +130,11 @@ class Buffered(Participation):
     Args:
         machines: total number of machines.
         per_round: number of answers for which the server waits before each step.
-        concurrency: number of machines that work at the same time. None is all machines.
+        concurrency: number of machines that work at the same time. Default: all machines.
         delays: time from a machine's start to its answer: `Delays`, or the name of their kind, "constant",
             "exponential" or "log_normal".
         max_staleness: largest staleness of an answer. The server stores max_staleness + 1 versions of the parameters.
-            None is 10·concurrency/per_round, rounded up.
+            Default: 10·concurrency/per_round, rounded up.
         power: exponent of the staleness weights, at least 0.
 
     >>> schedule = Buffered(10, 2, concurrency=4).draw(3, np.random.default_rng(0))
