@@ -93,7 +93,10 @@ class Schedule(Once):
 
     @property
     def cohort(self) -> float:
-        """Number of machines in a round. If it varies, its harmonic mean, or its mean if participation is secret."""
+        """Number of machines in a round. If it varies, its harmonic mean, or its mean if participation is secret.
+
+        The error of a mean over M machines is proportional to 1/M, so bounds contain the harmonic mean of M.
+        """
         if self.secret is not None:
             return self.divisor
         return self.mean if self.varies and self.mean is not None else self.participants.shape[1]

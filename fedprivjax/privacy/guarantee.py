@@ -218,8 +218,8 @@ class PrivacyGuarantee:
             exact: True to raise Refusal instead of using the general bound.
 
         Raises:
-                Refusal: if `exact` and no exact guarantee is known, or if the group is so large that δ would reach 1.
-                The message states the largest size that has a bound.
+            Refusal: if `exact` and no exact guarantee is known, or if the group is so large that δ would reach 1. The
+                message states the largest size that has a bound.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
         >>> one.for_group(3).mu

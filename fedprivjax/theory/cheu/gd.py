@@ -186,9 +186,10 @@ def gd_scan(
 
 
 def gd_groups(users: int) -> list[int]:
-    """Sizes of the disjoint groups of users that `gd_phases` uses one after the other, for strongly convex losses.
+    """Sizes of the disjoint groups of users that gradient descent uses one after the other (`gd_phases`).
 
-    Together the groups contain at least two thirds of the users.
+    The method is for strongly convex losses: it starts on each group at the output of the previous group. Together the
+    groups contain at least two thirds of the users.
 
     Args:
         users: n, number of users.

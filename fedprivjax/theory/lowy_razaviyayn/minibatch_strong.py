@@ -106,7 +106,10 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
 
 
 def strong_drift(variance: Variance) -> float:
-    """Error that a step of minibatch SGD adds, for the argument `drift` of `recursion_step`.
+    """Error that a step of minibatch SGD adds, on a strongly convex loss.
+
+    A step of size η adds at most η² times this number to the squared distance to the optimum. It is the argument
+    `drift` of `recursion_step` and `recursion_bound`.
 
     Args:
         variance: variance of a round's gradient at the optimum. With `worst_variance`, the result is what Lemma E.9
