@@ -208,9 +208,10 @@ class Event:
         return event
 
     def mixture(self, machine: int) -> Mixture | None:
-        """Return the distribution of one release of a machine if its records are sampled secretly, otherwise None.
+        """Return the distribution of a machine's releases if its records are sampled secretly, otherwise None.
 
-        It is a Gaussian mixture: the mean depends on how often a record occurs in the sample.
+        The distribution of one release is a Gaussian mixture. Its mean depends on how often a record occurs in the
+        sample.
         """
         return None
 

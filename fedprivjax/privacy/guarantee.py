@@ -193,12 +193,12 @@ class PrivacyGuarantee:
         return attack_metrics.true_positive_rate(self.curve, false_positive_rate)
 
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
-        """Return the smallest μ of Gaussian differential privacy that the guarantee implies, and its loss.
+        """Return the smallest μ of Gaussian differential privacy that the guarantee implies.
 
         If the guarantee states μ, this is the result. Otherwise the μ covers the guarantee's (ε, δ) at all δ ≥ `floor`.
         The result also says how much is lost by stating only μ (`regret`). Consider a test between neighbouring
-        datasets at a fixed false-positive rate. The guarantee and μ each allow it a smallest false-negative rate. The
-        regret is the largest difference of the two.
+        datasets at a fixed false-positive rate. The guarantee and μ each imply a smallest false-negative rate of such a
+        test. The regret is the largest difference of the two.
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 
@@ -302,8 +302,9 @@ class PrivacyGuarantee:
 
         The runs must have different seeds. Equal seeds give equal noise, which cancels in the difference of two
         releases. Equal seeds are therefore refused. Seeds of a guarantee from a file, or of a planned run, are not
-        known and cannot be compared. The seed of a configuration of a sweep is the `seed` of its dataset. The result
-        also assumes that neither the number of runs nor their privacy parameters were chosen by results on the data.
+        known and cannot be compared. For configurations of a sweep, compare the entries `seed` of its results. The
+        composed guarantee also assumes that neither the number of runs nor their privacy parameters were chosen by
+        results on the data.
 
         Args:
             other: guarantee of the other run.
