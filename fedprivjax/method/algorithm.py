@@ -299,8 +299,8 @@ class Algorithm(Part):
 
         Args:
             server: the server's state before the round.
-            read: noisy value of the function named by `reads`. It is shaped like the parameters, or like the value of
-                the function of `per_record`.
+            read: noisy value of the function named by `reads`. It is shaped like the parameters, or like the value of a
+                function given to `per_record`.
             at: public facts of the round.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")

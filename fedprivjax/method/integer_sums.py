@@ -146,7 +146,8 @@ class IntegerSums(WorkPrivacy):
     def step_divisor(self) -> Any:
         """Divisor of the sum over a local step's records. None stands for the number of these records.
 
-        With Poisson sampling, where the number of records is random, it is the expected number B instead.
+        With Poisson sampling, where the number of records is random, it is the expected number, the batch size of
+        `work`.
         """
         return self.work.batch if self.work.of_step.independent else None
 
@@ -178,9 +179,10 @@ class IntegerSums(WorkPrivacy):
         return float(np.float32(sqrt(room / variance)))  # as a run reads it
 
     def wrap_probability(self, noise_std: float, machines: float, numbers: int) -> float:
-        """Return the estimated probability that a coordinate of a sum leaves the range of b bits and wraps.
+        """Return the estimated probability that a coordinate of a sum leaves the range of `bits` bits.
 
-        The estimate assumes a normally distributed coordinate, and updates that all have norm C and the same direction.
+        Such a coordinate wraps around. The estimate assumes a normally distributed coordinate, and updates that all
+        have the norm `update_clip` and the same direction.
 
         Args:
             noise_std: standard deviation of a machine's noise, in units of the update.
@@ -217,9 +219,9 @@ class IntegerSums(WorkPrivacy):
         return rotated(ravel_pytree(message)[0], bound.round)
 
     def encoded(self, message: jax.Array, key: jax.Array, facts: Facts) -> jax.Array:
-        """Return a rotated update multiplied by the scale and rounded at random; int32 [D].
+        """Return a rotated update multiplied by the scale and rounded at random to integers; int32 [D].
 
-        Noise and the modulus are applied later.
+        D is the dimension of the update, rounded up to a power of two. Noise and the modulus are applied later.
         """
         most = rounded_norm(self.planned_scale * self.update_clip, self.beta, message.size)
         return rounded(key, self.planned_scale * message, most)
@@ -242,7 +244,8 @@ class IntegerSums(WorkPrivacy):
         """Return the mean update, shaped like a machine's message, and the public memory of the next round.
 
         Args:
-            total: sum of the participants' integers without noise, int32 [D].
+            total: sum of the participants' integers without noise, int32 [D], where D is the dimension of the update,
+                rounded up to a power of two.
             divisor: number by which the sum is divided.
             noise: integer noise of the sum, or None in a run without noise.
             bound: public memory of this round, which says which rotation is used.
@@ -255,18 +258,22 @@ class IntegerSums(WorkPrivacy):
         return _unravelled(mean, facts.form), Rotation(bound.round + 1, wrapped)
 
     def reported(self, before: Rotation, after: Rotation) -> dict[str, Any]:
-        """Return the metric `wrapped_share`: fraction of the sum's coordinates that left the range of b bits."""
+        """Return the metric `wrapped_share`: fraction of the sum's coordinates that wrapped around.
+
+        A coordinate wraps around if it does not fit in the range of `bits` bits.
+        """
         return {"wrapped_share": after.wrapped}
 
     def reduced(self, messages: Any) -> Any:
-        """Return messages or their sums modulo 2^b, as an adversary sees them."""
+        """Return messages or their sums modulo 2^b for b = `bits`, as an adversary sees them."""
         integers = messages is not None and np.issubdtype(messages.dtype, np.integer)
         return np.asarray(centred(jnp.asarray(messages), self.bits)) if integers else messages
 
     def decoded(self, messages: jax.Array) -> jax.Array:
         """Return updates from a run's integer messages, in their original units; float32 [rounds, per_round, D].
 
-        The rotation is undone, and the integers are divided by the scale. `messages` must not be reduced modulo 2^b.
+        D is the dimension of the update, rounded up to a power of two. The rotation is undone, and the integers are
+        divided by the scale. `messages` must not be reduced modulo 2^bits.
         """
 
         def one(t, rows):
@@ -312,7 +319,7 @@ class IntegerSums(WorkPrivacy):
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
         """Return the value of `planned_scale`, by name, for the calibrated noise.
 
-        Warn if a coordinate of a sum leaves the range of b bits with a probability above 1/1000.
+        Warn if a coordinate of a sum leaves the range of `bits` bits with a probability above 1/1000.
 
         Raises:
             Refusal: if the scale is so large that float32 does not represent the integers exactly.

@@ -118,7 +118,7 @@ def per_record(function: Callable[..., Any], point: Any, *public: Any, shape: tu
     Args:
         function: `(record, point, *public) -> value`, defined at the top level of a module, without a closure or
             defaults. In it, `record.loss(params)` is the loss of the record, and `record.example` is the record itself.
-        point: public point that machines receive as in `gradient`, a pytree shaped like the parameters.
+        point: public point that machines receive, a pytree shaped like the parameters.
         public: further public arguments of the function, pytrees of numbers, which all machines receive.
         shape: shape of the function's value, a float32 array. The default is a scalar.
 

@@ -157,7 +157,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
     def step_divisor(self) -> Any:
         """Divisor of the sum over a local step's records. None stands for the number of these records.
 
-        It is the fixed batch size B if single records are protected, or if every record is sampled independently
+        It is the batch size of `work` if single records are protected, or if every record is sampled independently
         (Poisson). With a fixed divisor, the sensitivity of the mean does not depend on the sampled number of records.
         """
         return self.work.batch if self.unit == "record" or self.work.of_step.independent else None

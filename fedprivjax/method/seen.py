@@ -114,8 +114,8 @@ def view_of(protocol: Any, problem: Problem, plan: Plan, full: FullView) -> View
 class Costs(Optionals):
     """Costs of a protocol, such as the bits of a message, computed on the host.
 
-    For each cost, the protocol's own function is used if it has one, then that of `protocol.rounds`, and otherwise the
-    default in this class.
+    For each cost, the protocol's own function is used if it has one, otherwise the function of `protocol.rounds`, and
+    otherwise the default in this class.
 
     Attributes:
         gradients_spared: number of gradients per use of a record that the method needs but the simulation does not,
@@ -150,7 +150,8 @@ class Costs(Optionals):
     def vectors_in_memory(self, problem: Problem, size: Size, rows: int) -> int:
         """Return how many vectors of d numbers (messages or per-record gradients) are in memory at once.
 
-        By default, clipped gradients are computed in chunks, and the number is that of a chunk. Without a clip it is 0.
+        By default, clipped gradients are computed in chunks, and the number is the size of a chunk. Without a clip, the
+        number is 0.
 
         Args:
             problem: the optimisation problem.

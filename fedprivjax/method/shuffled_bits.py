@@ -59,10 +59,13 @@ class BitMean(PrivateMean):
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
             clipped to the bound that the loss or the algorithm states.
-        levels: g, number of integer levels to which a coordinate is rounded. Default: by a rule of the accounting.
-        rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled" or
-            "independent".
-        accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
+        levels: g, number of steps into which the range of a coordinate is divided, for rounding. Default: ⌈max(2√n,
+            16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
+        rounding: bound on how rounding enlarges the difference of two neighbouring records: "averaged", "coupled" or
+            "independent". "averaged" is the tightest and averages over the random rounding. "coupled" adds √d levels to
+            the norm of the difference, "independent" adds 2√d.
+        accounting: "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with the same variance (an
+            approximation without proof), or "paper" for the paper's claim.
         honest: fraction of a round's users who are assumed to add their noise bits. The guarantee relies on them only.
         vector_sum: the private sum with its numbers of levels and noise bits; set by calibration.
 

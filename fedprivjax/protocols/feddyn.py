@@ -46,8 +46,7 @@ class FedDyn(LocalAlgorithm):
         local: optax transformation or schedule that replaces the plain local step, or None.
         server: optax transformation or schedule for the server's step, with w_r − (v̄ − h/α) as its gradient. None
             takes the formula's point.
-        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
-            unless `server` has its own learning rate.
+        server_step: learning rate of the server's optimiser `server`, required unless `server` has its own.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -41,8 +41,7 @@ class FedExP(LocalAlgorithm):
         offset: κ, a small positive number that keeps η_g finite.
         local: optax transformation or schedule that replaces the plain local step, or None.
         server: optax transformation or schedule for the server's step, with −η_g·Δ as its gradient. None adds η_g·Δ.
-        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
-            unless `server` has its own learning rate.
+        server_step: learning rate of the server's optimiser `server`, required unless `server` has its own.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

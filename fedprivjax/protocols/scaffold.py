@@ -121,10 +121,11 @@ class Scaffold(FedAvg):
     server keeps c, the mean of all c_i. Local steps go along the gradient plus c − c_i, which corrects for machines
     with different data. Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
 
-    The settings are those of `FedAvg`. All machines have equal weights. `update_clip` bounds the L2 norm of the update
-    together with the scaled change of c_i. With an `encoder`, machines keep their exact c_i, while the server adds up
-    encoded changes. Its c therefore contains the encoding errors of all messages so far. Their mean is 0 if the encoder
-    is unbiased.
+    The settings are those of `FedAvg`. All machines have equal weights. `update_clip` bounds the joint L2 norm of the
+    update and the change of c_i, which is multiplied by K·η to have the same scale. Here K is the largest number of
+    local steps of a machine, and η the step size. With an `encoder`, machines keep their exact c_i, while the server
+    adds up encoded changes. Its c therefore contains the encoding errors of all messages so far. Their mean is 0 if the
+    encoder is unbiased.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, as in `FedAvg` with the same
     settings. The server computes its control variate from released numbers only.

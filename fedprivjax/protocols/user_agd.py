@@ -123,29 +123,32 @@ class UserAGD(UserSettings):
 
     Attributes:
         epsilon: target ε of every record, at the run's δ; inf is non-private.
-        noise_std: σ, standard deviation of the noise per message. The noise in the sum of n messages has standard
-            deviation σ·√n in each coordinate.
+        noise_std: σ, standard deviation per coordinate of the noise that one message contributes. In every trust model,
+            the sum of n messages has noise of standard deviation σ·√n in each coordinate.
         step_size: 1/(β + S), which determines the steps, for smoothness β and a number S that grows with the noise.
-            Default: the theory's value in every phase (`fedprivjax.theory.cheu.agd_spread` has S). It is a rule of
-            thumb without a theorem if the clip is below the Lipschitz constant and neither `strong_convexity` nor
-            `variance` is given.
+            Default: the theory's value in every phase. It is a rule of thumb without a theorem if the clip is below the
+            Lipschitz constant and neither `strong_convexity` nor `variance` is given.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
             "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once.
-        levels: g, number of integer levels to which a coordinate is rounded, for trust = "shuffler". None is the
-            accounting's rule.
-        rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled" or
-            "independent".
-        accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
+        levels: g, number of steps into which the range of a coordinate is divided, for rounding with trust =
+            "shuffler". Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with
+            accounting = "paper".
+        rounding: bound on how rounding enlarges the difference of two neighbouring records: "averaged", "coupled" or
+            "independent". "averaged" is the tightest and averages over the random rounding. "coupled" adds √d levels to
+            the norm of the difference, "independent" adds 2√d.
+        accounting: "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with the same variance (an
+            approximation without proof), or "paper" for the paper's claim.
         honest: fraction of a round's users who are assumed to add their noise. The guarantee relies on them only.
         relative_privacy: relative ε of the users in any unit, one number each, for trust = "none" only. The largest
             corresponds to `epsilon`. Default: equal ε.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
         noises: each user's noise divided by the largest noise; set by `calibrate`.
         strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.
-        spread: rule for S: "optimal" minimises the explicit error bound, "paper" is the formula of the paper.
+        spread: rule for S: "optimal" minimises the explicit error bound, "paper" is the formula of the paper. The
+            function `fedprivjax.theory.cheu.agd_spread` computes both.
         variance: bound on the mean squared error of a round's mean gradient. None is the error of noise, rounding and
             sampling.
         phases: number of phases. None is ⌈log₂ log₂ n⌉ for n users (`fedprivjax.theory.cheu.strong_phase_count`).

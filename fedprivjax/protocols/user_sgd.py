@@ -28,8 +28,8 @@ class UserSGD(UserSettings):
 
     Attributes:
         epsilon: target ε of every record, at the run's δ; inf is non-private.
-        noise_std: σ, standard deviation of the noise per message. In every trust model, the noise in the sum of n
-            messages has standard deviation σ·√n in each coordinate.
+        noise_std: σ, standard deviation per coordinate of the noise that one message contributes. In every trust model,
+            the sum of n messages has noise of standard deviation σ·√n in each coordinate.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, step size. The default None is the theory's step. If the clip is below the Lipschitz constant, it
             is a rule of thumb without a theorem, the same as for clipped gradients in `NoisySGD`.
@@ -38,11 +38,14 @@ class UserSGD(UserSettings):
         trust: "shuffler" sums one-bit messages with binomial noise, whose senders a shuffler hides. "none" adds
             Gaussian noise to every message, and "server" to the sum. "pan-private" adds Gaussian noise to the sum at
             its start and at its end, because an intruder may read the server's memory once.
-        levels: g, number of integer levels to which a coordinate is rounded, for trust = "shuffler". None is the
-            accounting's rule.
-        rounding: how the accounting compares the random roundings of two neighbouring records: "averaged", "coupled" or
-            "independent".
-        accounting: accounting of the bits: "exact", "gaussian-limit" (an approximation) or "paper".
+        levels: g, number of steps into which the range of a coordinate is divided, for rounding with trust =
+            "shuffler". Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with
+            accounting = "paper".
+        rounding: bound on how rounding enlarges the difference of two neighbouring records: "averaged", "coupled" or
+            "independent". "averaged" is the tightest and averages over the random rounding. "coupled" adds √d levels to
+            the norm of the difference, "independent" adds 2√d.
+        accounting: "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with the same variance (an
+            approximation without proof), or "paper" for the paper's claim.
         honest: fraction of a round's users who are assumed to add their noise. The guarantee relies on them only.
         relative_privacy: relative ε of the users in any unit, one number each. The largest corresponds to `epsilon`.
             Default: equal ε. It needs trust = "none", because in the other trust models one noise protects all users of

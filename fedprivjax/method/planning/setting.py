@@ -97,12 +97,15 @@ class Setting:
 
     @property
     def trivial(self) -> float:
-        """G·D, a bound on the excess loss at every point of the ball. An error bound above it says nothing."""
+        """Bound on the excess loss at every point of the ball: the Lipschitz constant G times the diameter D.
+
+        An error bound above this number says nothing.
+        """
         return self.lipschitz * self.diameter
 
     @property
     def first_gap(self) -> float:
-        """Bound on the excess loss at the start: `gap`, or G·D if it is None."""
+        """Bound on the excess loss at the start: `gap` if given, else Lipschitz constant times diameter."""
         return self.trivial if self.gap is None else self.gap
 
     @property
