@@ -1,9 +1,8 @@
 """`[[protocol]]`: a built-in or custom method, its settings, and its own grid."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import MISSING, fields, is_dataclass
-from functools import partial
 from math import isnan, prod
 from typing import Any
 
@@ -13,24 +12,30 @@ from fedprivjax.checks.decorated import without_decorator
 from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
-from fedprivjax.experiment import pairs
 from fedprivjax.experiment.names import Unimported, made, object_of, of_results, resolve
 from fedprivjax.experiment.section import Settings, sections_with
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.encoders import ENCODERS, Encoder
-from fedprivjax.method.pairing import privacy_for
+from fedprivjax.method.integer_sums import IntegerSums
+from fedprivjax.method.local_release import LocalPrivacy
+from fedprivjax.method.pairing import PRIVACY_KINDS, base_of, privacy_for
 from fedprivjax.method.protocol import Pair, Protocol
 from fedprivjax.method.server_checks import factory_of
 from fedprivjax.method.server_optimizer import ServerOptimizer
 from fedprivjax.method.server_step import as_optimizer
+from fedprivjax.method.work_privacy import WorkPrivacy
 from fedprivjax.plan.arguments import require_protocol
+from fedprivjax.plan.samplers.local import LocalWork
 from fedprivjax.privacy.adversaries import Adversary
 from fedprivjax.privacy.adversary_names import ADVERSARIES
 from fedprivjax.privacy.target import TARGETS
+from fedprivjax.protocols import FedAvg
 from fedprivjax.protocols.registry import ALGORITHM_CLASSES, METHODS
 from fedprivjax.sweeps.configurations import sweepable
 
 KEYS = ("name", "label", "grid", "participation")  # keys of `[[protocol]]` other than the method's settings
+ALGORITHM, PRIVACY = "algorithm", "privacy"  # fields of a pair
+WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
 MOMENTS = "moments"
 POSITIVE = ("radius", "scale")  # numbers of constraint sets that must be positive
 REGISTRIES: dict[type, tuple[Mapping[str, Any], str]] = {  # objects of a file by name, and an example of their tables
@@ -159,9 +164,9 @@ class ProtocolSettings(Settings):
         bare = {f.name for f in fields(self.method) if f.init and f.default is MISSING and f.default_factory is MISSING}
         of_parts = {
             f"{part}.{name}"
-            for part in (pairs.ALGORITHM, pairs.PRIVACY)
+            for part in (ALGORITHM, PRIVACY)
             if part in self.parts
-            for name in pairs.without_value(self.parts[part], self.settings[part])
+            for name in _without_value(self.parts[part], self.settings[part])
         }
         return of_parts | (bare - self.settings.keys())
 
@@ -193,7 +198,7 @@ class ProtocolSettings(Settings):
             batch: batch that replaces one which depends on ε.
         """
         fixed = {"batch": batch} if self.settings.get("batch") == MOMENTS else {}
-        names = [*pairs.names_of(self.method), *numbers_of(self.parts)]
+        names = [*_names_of(self.method), *numbers_of(self.parts)]
         for name in (point.keys() - names) & {*TARGETS, *POSITIVE}:
             require_positive(name, point[name], infinite=name in TARGETS)
         made = self.make({**fixed, **{name: point[name] for name in point if name in names}})
@@ -232,6 +237,11 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
     return kind(factory, **settings) if settings else as_optimizer(field, factory)
 
 
+def _parts(kinds: Mapping[str, Any], settings: Mapping[str, Any], context: Any) -> dict[str, Any]:
+    """Return the objects of the parts that settings have, by name. `kinds` are the classes of all parts."""
+    return {name: _part(name, kind, settings[name], context) for name, kind in kinds.items() if name in settings}
+
+
 def _split(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `[[protocol]]` table, with the method's settings under "settings"."""
     kept: dict[str, Any] = {"label": labelled(raw)} | {key: raw[key] for key in KEYS if key in raw}
@@ -244,10 +254,8 @@ def _fields(raw: Mapping[str, Any], method: Any, context: Any) -> dict[str, Any]
     """Return the fields of `ProtocolSettings` from a table whose name stands for `method`."""
     kept = _split(raw)
     settings = kept["settings"]
-    _check_keys(settings, pairs.names_of(method))
-    kinds = {part: kind for part, kind in kinds_of_parts(method).items() if part in settings}
-    parts = {part: _part(part, kind, settings[part], context) for part, kind in kinds.items()}
-    return {**kept, "method": method, "parts": parts}
+    _check_keys(settings, _names_of(method))
+    return {**kept, "method": method, "parts": _parts(kinds_of_parts(method), settings, context)}
 
 
 def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[str, Any]:
@@ -257,22 +265,105 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
     """
     if "__dataclass_fields__" not in vars(algorithm):
         raise without_decorator(algorithm)
-    kept, of_pair = _split(raw), pairs.names_of(Pair)
-    own = [name for name in pairs.names_of(algorithm) if name not in (*KEYS, *of_pair)]
+    kept, of_pair = _split(raw), _names_of(Pair)
+    own = [name for name in _names_of(algorithm) if name not in (*KEYS, *of_pair)]
     _check_keys(kept["settings"], [*own, *of_pair])
-    settings = pairs.gathered(algorithm, kept["settings"], own)
-    part, table = partial(_part, context=context), settings[pairs.ALGORITHM]
-    objects = {name: part(name, kind, table[name]) for name, kind in kinds_of_parts(algorithm).items() if name in table}
-    bare = pairs.without_value(algorithm, table)
+    settings = _of_pair(algorithm, kept["settings"], own)
+    table = settings[ALGORITHM]
+    given = _without_value(algorithm, table) | table | _parts(kinds_of_parts(algorithm), table, context)
     parts = {
-        pairs.ALGORITHM: made(
-            "algorithm", raw["name"], algorithm, {**bare, **table, **objects}, algorithm, "this table"
-        ),
-        pairs.PRIVACY: pairs.private(algorithm, settings[pairs.PRIVACY], part, context),
-        **{name: part(name, Adversary, settings[name]) for name in ("adversary",) if name in settings},
+        ALGORITHM: made("algorithm", raw["name"], algorithm, given, algorithm, "this table"),
+        PRIVACY: _private(algorithm, settings[PRIVACY], context),
+        **_parts({"adversary": Adversary}, settings, context),
     }
     Protocol(**parts)  # refused if they do not go together
     return {**kept, "settings": settings, "method": Pair, "parts": parts}
+
+
+def _of_pair(algorithm: type, settings: Mapping[str, Any], own: list[str]) -> dict[str, Any]:
+    """Return the settings of a pair, with those of the algorithm in one table.
+
+    Args:
+        own: names of settings of the algorithm next to those of the pair.
+
+    Raises:
+        Refusal: a table is missing, or a number of the algorithm is none.
+    """
+    if not isinstance(settings.get(PRIVACY), Mapping):
+        known = " or ".join(map(repr, _kinds_for(algorithm)))
+        raise Refusal(
+            f"privacy must be a table for the algorithm {algorithm.__name__}, with kind {known}, got "
+            f"{settings.get(PRIVACY)!r}"
+        )
+    if not isinstance(settings.get(ALGORITHM, {}), Mapping):
+        raise Refusal(f"algorithm must be a table of settings, got {settings[ALGORITHM]!r}")
+    table = {**settings.get(ALGORITHM, {}), **{key: settings[key] for key in settings if key in own}}
+    _require_numbers(algorithm, table, ALGORITHM)
+    return {key: value for key, value in settings.items() if key not in own} | {ALGORITHM: table}
+
+
+def _require_numbers(kind: Any, table: Mapping[str, Any], place: str) -> None:
+    """Raise Refusal unless the values of all settings of a custom class that can be swept are numbers."""
+    for one in fields(kind):
+        if one.name not in table or not one.metadata.get("pytree_node", True) or "part" in one.metadata:
+            continue
+        value = table[one.name]
+        several = isinstance(value, list) and one.metadata.get("several")
+        if not all(map(_is_number, value if several else [value])):
+            raise Refusal(
+                f"{one.name} must be a number, got {value!r}. Put several into grid, as {place}.{one.name}, and "
+                f"declare a setting that is not a number as struct.field(pytree_node=False)"
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and not isnan(value)
+
+
+def _without_value(kind: Any, given: Container[str]) -> dict[str, None]:
+    """Return the numbers of a class that have neither a default nor a value in a table, by name. A sweep gives them."""
+    numbers = (one for one in fields(kind) if one.metadata.get("pytree_node", True) and one.name not in given)
+    return {one.name: None for one in numbers if one.default is MISSING and one.default_factory is MISSING}
+
+
+def _private(algorithm: type, table: Mapping[str, Any], context: Any) -> Any:
+    """Return the privacy object that a table describes."""
+    path, given = str(table.get("kind")), {key: value for key, value in table.items() if key != "kind"}
+    kind, base = resolve(PRIVACY, path, _kinds_for(algorithm), context), base_of(algorithm)
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        needed = f"a subclass of {base.__name__} for the algorithm {algorithm.__name__}"
+        raise Refusal(f"privacy {path!r} must be {needed}, got {kind!r}")
+    if "__dataclass_fields__" not in vars(kind):
+        raise without_decorator(kind)
+    for key in given:
+        require_choice("key of privacy", key, ["kind", *_names_of(kind)])
+    if kind not in PRIVACY_KINDS.values():
+        _require_numbers(kind, given, PRIVACY)
+    if "work" in given or kind in (LocalPrivacy, IntegerSums):
+        given["work"] = _work(given.get("work"))
+    encoder = {"encoder": Encoder} if issubclass(kind, WorkPrivacy) else {}
+    parts = _parts(kinds_of_parts(kind) | encoder, given, context)
+    return made(PRIVACY, path, kind, {**_without_value(kind, given), **given, **parts}, kind)
+
+
+def _kinds_for(algorithm: type) -> dict[str, type]:
+    """Return the classes of privacy objects that an algorithm can have, by kind."""
+    known = privacy_for(algorithm)
+    return {kind: one for kind, one in PRIVACY_KINDS.items() if one in known}
+
+
+def _work(table: Any) -> LocalWork:
+    """Return the sampler of local steps that a table describes."""
+    if not isinstance(table, Mapping):
+        raise Refusal(f"work of privacy must be a table, such as {{ local_epochs = 1, batch = 10 }}, got {table!r}")
+    for key in table:
+        require_choice("key of work", key, WORK)
+    return FedAvg(**table, noise_std=0.0).work
+
+
+def _names_of(kind: Any) -> list[str]:
+    """Return the names of the settings of a method, an algorithm or a privacy object."""
+    return [one.name for one in fields(kind) if one.init and not one.metadata.get("derived")]
 
 
 def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:

@@ -82,13 +82,6 @@ def several(annotation) -> bool:
     return union and len([part for part in get_args(annotation) if part is not NoneType]) > 1
 
 
-def owners(union) -> dict[str, list[str]]:
-    """Return the keys of a union's members except `kind`, each with the kinds that have it."""
-    members = kinds(union)
-    keys = dict.fromkeys(key for model in members.values() for key in model.model_fields if key != "kind")
-    return {key: [kind for kind, model in members.items() if key in model.model_fields] for key in keys}
-
-
 def summary(thing: Any) -> str:
     """Return the first paragraph of a docstring in one line."""
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())

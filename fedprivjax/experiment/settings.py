@@ -15,7 +15,7 @@ from fedprivjax.experiment.names import Imported, callback_of, of_results, resol
 from fedprivjax.experiment.participation_section import AnyKind, Section, overlaid
 from fedprivjax.experiment.problem_section import ConstraintSettings, LossSettings, ModelSettings, Source, feature_maps
 from fedprivjax.experiment.protocol_section import ProtocolSettings, flattened
-from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds, owners
+from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds
 from fedprivjax.features import MAPS
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS
 
@@ -97,10 +97,7 @@ class ProblemSettings(Settings):
             raw = {**raw, "dataset": source.name, "source": source, **located}
         raw = {**raw, "maps": () if of_results(context) else feature_maps(raw.get("features", []), context)}
         for field, union in (("loss", LossSettings), ("model", ModelSettings), ("constraint", ConstraintSettings)):
-            keys = owners(union)
-            if field == "constraint" and raw.get(field) is None:
-                keys.pop("radius")  # the ball's by itself
-            raw = _gathered(raw, field, keys, len(kinds(union)))
+            raw = _gathered(raw, field, kinds(union))
         return raw
 
     @property
@@ -111,14 +108,15 @@ class ProblemSettings(Settings):
         return [self.source.identity, *(id(part.found) for part in parts), *map(id, map(type, own))]
 
 
-def _gathered(raw: Mapping[str, Any], field: str, keys_of: Mapping[str, list[str]], members: int) -> Mapping[str, Any]:
+def _gathered(raw: Mapping[str, Any], field: str, models: Mapping[str, type[Settings]]) -> Mapping[str, Any]:
     """Return `[problem]` with the keys of one field, which may stand next to its name, moved to a table."""
-    keys = [key for key in raw if key in keys_of]
+    own = {key for model in models.values() for key in model.model_fields} - {"kind"}
+    keys = [key for key in raw if key in own]
     if raw.get(field) is None:
-        if keys:
-            whose = keys_of[keys[0]]
-            wanted = f"a {field}" if len(whose) == members else f"{field} {' or '.join(map(repr, whose))}"
-            raise Refusal(f"problem.{keys[0]} must go with {wanted}, got none")
+        for key in (key for key in keys if key not in ProblemSettings.model_fields):  # the ball has its radius there
+            whose = [kind for kind, model in models.items() if key in model.model_fields]
+            wanted = f"a {field}" if len(whose) == len(models) else f"{field} {' or '.join(map(repr, whose))}"
+            raise Refusal(f"problem.{key} must go with {wanted}, got none")
         return raw
     given = raw[field] if isinstance(raw[field], Mapping) else {"kind": raw[field]}
     if isinstance(given.get("kind"), str) and ":" in given["kind"] and given["kind"] != OWN:

@@ -110,7 +110,10 @@ BARE = "must be a flax.struct.dataclass, got a class without"
 NUMBER = "level must be a number, got 'x'. Put several into grid, as privacy.level, and declare"
 REFUSED = {
     "module": ('{ kind = "absent:Mine" }', "privacy module 'absent' must be installed, next to the experiment file"),
-    "class": ('{ kind = "mine:Leveled", level = 1 }', "unknown privacy in mine 'Leveled', did you mean 'Levelled'?"),
+    "class": (
+        '{ kind = "mine:Leveled", level = 1 }',
+        "unknown kind of privacy in mine 'Leveled', did you mean 'Levelled'?",
+    ),
     "no class": ('{ kind = "math:tau" }', f"privacy 'math:tau' {OTHER} 6.28"),
     "of another": ('{ kind = "sign_sgd:OneSign" }', f"privacy 'sign_sgd:OneSign' {OTHER} <class"),
     "the base": ('{ kind = "mine:MessagePrivacy" }', f"privacy object MessagePrivacy {BARE}"),

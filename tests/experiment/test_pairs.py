@@ -201,9 +201,9 @@ def test_it_is_audited_and_has_a_non_private_baseline(folder):
 REFUSED = {
     "no privacy": ("beta = 0.5", r"privacy must be a table for the algorithm HeavyBall, with kind 'messages' or 'reco"),
     "privacy by name": ('privacy = "messages"', "privacy must be a table for the algorithm HeavyBall"),
-    "no kind": ("privacy = { clip = 1.0 }", "unknown kind of privacy 'None'"),
-    "kind": ('privacy = { kind = "mesages" }', "unknown kind of privacy 'mesages', did you mean 'messages'"),
-    "of another": ('privacy = { kind = "local" }', "unknown kind of privacy 'local'"),
+    "no kind": ("privacy = { clip = 1.0 }", "unknown privacy 'None'"),
+    "kind": ('privacy = { kind = "mesages" }', "unknown privacy 'mesages', did you mean 'messages'"),
+    "of another": ('privacy = { kind = "local" }', "unknown privacy 'local'"),
     "its key": ('privacy = { kind = "messages", cilp = 1.0 }', "unknown key of privacy 'cilp', did you mean 'clip'"),
     "its value": ('privacy = { kind = "messages", clip = -1.0 }', "clip must be positive, got -1.0"),
     "its noise": ('privacy = { kind = "messages", noise = "unifrm" }', "unknown noise_schedule 'unifrm'"),
