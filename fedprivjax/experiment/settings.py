@@ -18,8 +18,8 @@ from fedprivjax.experiment.protocol_section import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds
 from fedprivjax.features import MAPS
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS
+from fedprivjax.sweeps.schema import TRIAL
 
-TRIAL = "trial"
 OF_KIND = ("classes_per_machine", "alpha", "shards_per_machine", "spread")  # options of kinds of partitions
 
 

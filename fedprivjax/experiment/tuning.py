@@ -10,15 +10,13 @@ import xarray as xr
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.metrics import METRICS
 from fedprivjax.experiment.build import ALONE
 from fedprivjax.experiment.participation_section import merged
 from fedprivjax.experiment.protocol_section import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL
-from fedprivjax.experiment.settings import TRIAL, EvaluationSettings, Experiment, ProblemSettings, TuningSettings
+from fedprivjax.experiment.settings import EvaluationSettings, Experiment, ProblemSettings, TuningSettings
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.results import figure, preferred, rounds_of
-from fedprivjax.sweeps.schema import PARAMS
+from fedprivjax.sweeps.results import figure, preferred, rounds_of, trials_as_seeds
 from fedprivjax.sweeps.selection import POINT, UNACCOUNTED, at_best, best_point, edges
 
 OF_DATA = ("options", "picture")  # keys of `[problem]` that belong to its dataset
@@ -58,24 +56,6 @@ def _best(data: xr.Dataset, grid: list[str], evaluation: EvaluationSettings) -> 
         return data
     metric = evaluation.select
     return at_best(data, grid, runs_of(data, evaluation), metric, evaluation.known(metric).better)
-
-
-def trials_as_seeds(data: xr.Dataset) -> xr.Dataset:
-    """Return the data with trials as seeds: the mean over each trial's runs, and the worst privacy among them."""
-    if TRIAL not in data.dims:
-        return data
-    runs = [name for name in data.data_vars if "seed" in data[name].dims and name != PARAMS]
-    means = data[runs].astype(float).mean("seed", skipna=False, keep_attrs=True)
-    means["diverged"] = data["diverged"].any("seed")
-    for name in {"realised_mu", "realised_epsilon"} & set(runs):  # the privacy of a trial is that of its worst run
-        means[name] = data[name].max("seed")
-    for metric in (METRICS[name] for name in METRICS if name in means):
-        if metric.of_mean is not None:
-            means[metric.of_mean.name] = metric.of_mean.function(means[metric.name])
-    rest = data.drop_vars([*runs, PARAMS, "seed"], errors="ignore")
-    reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
-    reduced["seed"].attrs["unit"] = "trials"
-    return reduced
 
 
 # ---- on other data: the tuning experiment

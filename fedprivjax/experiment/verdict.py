@@ -12,7 +12,7 @@ from fedprivjax.engine.metric import OUTPUT, Metric, nothing
 from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
 from fedprivjax.experiment.expected import ORDER, RULES
-from fedprivjax.sweeps.intervals import mean_interval
+from fedprivjax.sweeps.intervals import exponent, mean_interval
 from fedprivjax.sweeps.results import figure, preferred, rounds_to
 
 ROUNDS = Metric("rounds", nothing, of="mean", digits=1)
@@ -194,27 +194,6 @@ def _judge_order(expected: Expected, cell: Cell, runs: xr.DataArray, axis: str) 
     change, width = float(mean[nearest]), float(half[nearest])
     sd = float(changes.isel({axis: nearest}).std("seed", ddof=1, skipna=False)) if runs.sizes["seed"] > 1 else np.nan
     return Verdict(expected, cell.at, change, width, sd, runs.sizes["seed"], 0.0, sign * change - width > 0)
-
-
-def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
-    """Return the exponent of the seeds' mean in an axis, half its 95% interval, and its standard error.
-
-    The exponent is the least-squares slope of `log mean` on `log axis`, `Σ_i c_i·log m_i`. To first order a seed with
-    the values v_i contributes `Σ_i c_i·v_i/m_i`. The interval is that of the mean of these contributions. It therefore
-    includes the correlation of a seed's values along the axis, but not the curvature. All three are NaN if a mean is
-    not positive.
-
-    >>> runs = xr.DataArray([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]], {"machines": [1, 2, 4]}, ["machines", "seed"])
-    >>> exponent(runs, "machines")
-    (-1.0, 0.0, 0.0)
-    """
-    x = np.log(runs[axis])
-    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
-    means = runs.mean("seed", skipna=False)
-    slope = (weights * np.log(means.where(means > 0))).sum(skipna=False)
-    moved = (weights * runs / means).sum(axis, skipna=False)
-    error = moved.std("seed", ddof=1) / runs.sizes["seed"] ** 0.5 if runs.sizes["seed"] > 1 else np.nan
-    return float(slope), float(mean_interval(moved)[1]), float(error)
 
 
 def _runs(label: str, expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset], iterate: str) -> xr.DataArray:

@@ -1,4 +1,4 @@
-"""Interval of a cell of a table: the mean over seeds, and the half-width of its Student-t interval."""
+"""Means over seeds and slopes along an axis, with the half-widths of their Student-t intervals."""
 
 import numpy as np
 import scipy
@@ -46,3 +46,24 @@ def mean_interval(
         return values.mean("seed", skipna=False), values.isel(seed=0, drop=True) * np.nan
     width = scipy.stats.t.ppf(0.5 + level / 2, count - 1) / np.sqrt(count)
     return values.mean("seed", skipna=False), width * values.std("seed", ddof=1, skipna=False)
+
+
+def exponent(runs: xr.DataArray, axis: str) -> tuple[float, float, float]:
+    """Return the exponent of the seeds' mean in an axis, half its 95% interval, and its standard error.
+
+    The exponent is the least-squares slope of `log mean` on `log axis`, `Σ_i c_i·log m_i`. To first order a seed with
+    the values v_i contributes `Σ_i c_i·v_i/m_i`. The interval is that of the mean of these contributions. It therefore
+    includes the correlation of a seed's values along the axis, but not the curvature. All three are NaN if a mean is
+    not positive.
+
+    >>> runs = xr.DataArray([[4.0, 4.0], [2.0, 2.0], [1.0, 1.0]], {"machines": [1, 2, 4]}, ["machines", "seed"])
+    >>> exponent(runs, "machines")
+    (-1.0, 0.0, 0.0)
+    """
+    x = np.log(runs[axis])
+    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    means = runs.mean("seed", skipna=False)
+    slope = (weights * np.log(means.where(means > 0))).sum(skipna=False)
+    moved = (weights * runs / means).sum(axis, skipna=False)
+    error = moved.std("seed", ddof=1) / runs.sizes["seed"] ** 0.5 if runs.sizes["seed"] > 1 else np.nan
+    return float(slope), float(mean_interval(moved)[1]), float(error)

@@ -11,11 +11,11 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.metric import OUTPUT
-from fedprivjax.engine.metrics import known, recorded_name
+from fedprivjax.engine.metrics import METRICS, known, recorded_name
 from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval, of_iterate
-from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, PARAMETER, PARAMS, custom_metrics
+from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, PARAMETER, PARAMS, TRIAL, custom_metrics
 
 DO_NOT_COMPOSE = "whose guarantees do not compose"  # end of the attribute `noise`, if configurations share their noise
 
@@ -88,7 +88,7 @@ def _streams(dataset: xr.Dataset, found: PrivacyGuarantee) -> Streams:
     secret = {NOISE: True, SAMPLES: hidden or "secret samples" in assumed, PARTICIPATION: hidden}
     if not str(dataset.attrs.get("noise")).endswith(DO_NOT_COMPOSE):
         del secret[NOISE]
-    seeds, trials = (np.ravel(dataset.coords.get(axis, [])).tolist() for axis in ("seed", "trial"))
+    seeds, trials = (np.ravel(dataset.coords.get(axis, [])).tolist() for axis in ("seed", TRIAL))
     own = [(seed, *trials) for seed in seeds] if trials else seeds  # a trial has its own streams
     used = {(name, seed) for name in secret for seed in own}
     return Streams(used, {(name, seed) for name, seed in used if secret[name]})
@@ -266,6 +266,24 @@ def _recorded(dataset: xr.Dataset, name: str, iterate: str) -> xr.DataArray:
 
 def _made(name: str, values: xr.DataArray, reduced: xr.DataArray) -> xr.DataArray:
     return reduced if values.name == name else known(name).function(reduced)
+
+
+def trials_as_seeds(data: xr.Dataset) -> xr.Dataset:
+    """Return the data with trials as seeds: the mean over each trial's runs, and the worst privacy among them."""
+    if TRIAL not in data.dims:
+        return data
+    runs = [name for name in data.data_vars if "seed" in data[name].dims and name != PARAMS]
+    means = data[runs].astype(float).mean("seed", skipna=False, keep_attrs=True)
+    means["diverged"] = data["diverged"].any("seed")
+    for name in {"realised_mu", "realised_epsilon"} & set(runs):  # the privacy of a trial is that of its worst run
+        means[name] = data[name].max("seed")
+    for metric in (METRICS[name] for name in METRICS if name in means):
+        if metric.of_mean is not None:
+            means[metric.of_mean.name] = metric.of_mean.function(means[metric.name])
+    rest = data.drop_vars([*runs, PARAMS, "seed"], errors="ignore")
+    reduced = xr.merge([means, rest]).rename({TRIAL: "seed"}).assign_attrs(data.attrs)
+    reduced["seed"].attrs["unit"] = "trials"
+    return reduced
 
 
 def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:

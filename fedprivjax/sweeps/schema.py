@@ -28,6 +28,7 @@ from fedprivjax.problem.devices import GIB, memory
 from fedprivjax.problem.problem import Problem
 
 PARAMS, PARAMETER = "params", "parameter"  # variable of a dataset, and its last dimension
+TRIAL = "trial"  # axis of resampled data, and option of datasets
 STRUCTURE = "structure"  # attribute of `params`: JSON of its tree and of the shapes of its leaves
 METHOD, PREDICTOR = "method", "predictor"  # variables of a dataset with parameters
 BYTES = 4  # float32
@@ -72,7 +73,7 @@ WORDS = {
     "step_scale": "step size relative to the protocol's default",
     "step_size": "calibrated step size",
     "target_epsilon": "target ε; NaN if the noise was given",
-    "trial": "trial with resampled data",
+    TRIAL: "trial with resampled data",
 }
 UNITS = {"client_state_bytes": "byte", "hours": "h", "sent_bits": "bit", "sent_bytes": "byte", "seconds": "s"}
 DIVERGED, GUARANTEE = "diverged", "guarantee"

@@ -112,7 +112,7 @@ REFUSED = {
     "module": ('{ kind = "absent:Mine" }', "privacy module 'absent' must be installed, next to the experiment file"),
     "class": (
         '{ kind = "mine:Leveled", level = 1 }',
-        "unknown kind of privacy in mine 'Leveled', did you mean 'Levelled'?",
+        "unknown privacy in mine 'Leveled', did you mean 'Levelled'?",
     ),
     "no class": ('{ kind = "math:tau" }', f"privacy 'math:tau' {OTHER} 6.28"),
     "of another": ('{ kind = "sign_sgd:OneSign" }', f"privacy 'sign_sgd:OneSign' {OTHER} <class"),

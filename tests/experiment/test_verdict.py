@@ -16,6 +16,7 @@ from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import _best
 from fedprivjax.report import audits, tables
 from fedprivjax.report.summary import summary
+from fedprivjax.sweeps.intervals import exponent
 
 MEAN = 0.5
 RUNS = [0.25, 0.75]  # mean 0.5, sd √2/4
@@ -403,7 +404,7 @@ def test_the_intervals_of_slopes_hold_the_exponent_as_often_as_they_say():
     rng, missed = np.random.default_rng(1), 0
     for _ in range(200):
         runs = np.array(MACHINES)[:, None] ** -0.5 * (1 + 0.2 * rng.normal(size=(4, 10)))
-        slope, half, _ = verdict.exponent(dataset(runs, machines=MACHINES)["test_loss"].isel(round=0), "machines")
+        slope, half, _ = exponent(dataset(runs, machines=MACHINES)["test_loss"].isel(round=0), "machines")
         missed += abs(slope + 0.5) > half
     assert 2 <= missed <= 22  # 10 are expected
 
