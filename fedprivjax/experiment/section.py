@@ -263,11 +263,8 @@ def _place(loc: Sequence[int | str], model: type[Settings]) -> Place:
     """Return the place of a pydantic location. Keys of a gathered field belong to the section itself."""
     shown: list[str] = []
     hidden, word, kind, union = False, "kind", None, {}
-    tagged = False
-    for part in map(str, loc):
-        if tagged:  # pydantic's name of a plain union's member, which is not a key
-            tagged = False
-            continue
+    parts = iter(map(str, loc))
+    for part in parts:
         if part in union and kind is None:
             model, kind = union[part], (word, part)
             continue
@@ -275,9 +272,10 @@ def _place(loc: Sequence[int | str], model: type[Settings]) -> Place:
         hidden = part in model.gathered
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         inside = models_in(annotation)
-        tagged = not inside and several(annotation)
         if inside:
             word, kind = part if hidden else "kind", None
             union = kinds(annotation) if len(inside) > 1 else {}
             model = inside[0] if len(inside) == 1 else model
+        elif several(annotation):
+            next(parts, None)  # pydantic's name of a plain union's member, which is not a key
     return Place(".".join(shown), model, kind, union)
