@@ -29,7 +29,8 @@ from fedprivjax.problem.problem import Problem
 
 MetricLike = str | Metric | Callable[[Problem, Snapshot], Any]
 
-AXES = ("seed", "round", "iterate", "trial")
+TRIAL = "trial"  # axis of resampled data, and option of datasets
+AXES = ("seed", "round", "iterate", TRIAL)
 RESERVED = (
     *("noise_std", "step_size", "realised_mu", "realised_epsilon", "diverged"),
     *("sent_messages", "sent_bits", "gradients_per_use"),

@@ -9,7 +9,7 @@ from pydantic import Field
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets.partition import KINDS, partition
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import known
+from fedprivjax.engine.metrics import TRIAL, known
 from fedprivjax.experiment.expected import Expected
 from fedprivjax.experiment.names import Imported, callback_of, of_results, resolve
 from fedprivjax.experiment.participation_section import AnyKind, Section, overlaid
@@ -18,7 +18,6 @@ from fedprivjax.experiment.protocol_section import ProtocolSettings, flattened
 from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds
 from fedprivjax.features import MAPS
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS
-from fedprivjax.sweeps.schema import TRIAL
 
 OF_KIND = ("classes_per_machine", "alpha", "shards_per_machine", "spread")  # options of kinds of partitions
 

@@ -11,11 +11,11 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.metric import OUTPUT
-from fedprivjax.engine.metrics import METRICS, known, recorded_name
+from fedprivjax.engine.metrics import METRICS, TRIAL, known, recorded_name
 from fedprivjax.privacy.composed_guarantee import NOISE, PARTICIPATION, SAMPLES, Streams
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval, of_iterate
-from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, PARAMETER, PARAMS, TRIAL, custom_metrics
+from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, PARAMETER, PARAMS, custom_metrics
 
 DO_NOT_COMPOSE = "whose guarantees do not compose"  # end of the attribute `noise`, if configurations share their noise
 

@@ -21,14 +21,13 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_between
 from fedprivjax.engine.hosts import is_first
 from fedprivjax.engine.metric import Metric
-from fedprivjax.engine.metrics import METRICS, known
+from fedprivjax.engine.metrics import METRICS, TRIAL, known
 from fedprivjax.engine.packing import packed, unpacked
 from fedprivjax.problem.checks import require_alike
 from fedprivjax.problem.devices import GIB, memory
 from fedprivjax.problem.problem import Problem
 
 PARAMS, PARAMETER = "params", "parameter"  # variable of a dataset, and its last dimension
-TRIAL = "trial"  # axis of resampled data, and option of datasets
 STRUCTURE = "structure"  # attribute of `params`: JSON of its tree and of the shapes of its leaves
 METHOD, PREDICTOR = "method", "predictor"  # variables of a dataset with parameters
 BYTES = 4  # float32
