@@ -16,7 +16,7 @@ from fedprivjax.method.relative_privacy import privacy_shares, shared_privacy
 from fedprivjax.method.release import MessagePrivacy, RunFacts
 from fedprivjax.method.setting_checks import check_noise, check_steps, require_clip
 from fedprivjax.noise import Mechanism
-from fedprivjax.plan.samplers import Sampler, as_sampler
+from fedprivjax.plan.samplers import Sampler, as_sampler, require_sampler
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.noise_rules import THEOREM_RULES, PaperMoments
 from fedprivjax.privacy.relations import RELATIONS, REPLACE_ONE
@@ -95,6 +95,7 @@ def check_record_settings(settings: Any, rules: Any) -> None:
 
     Lists become tuples.
     """
+    require_sampler(settings.sampler)
     require_choice("noise_rule", settings.noise_rule, rules)
     if isinstance(settings.delta, str):
         require_choice("delta", settings.delta, (PER_MACHINE,))

@@ -42,7 +42,7 @@ from fedprivjax.method.server_step import initial, optimizer_field, rates_of, re
 from fedprivjax.method.setting_checks import check_numbers
 from fedprivjax.method.small_form import BATCH
 from fedprivjax.noise.server_factors import INDEPENDENT
-from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler
+from fedprivjax.plan.samplers import LocalEpochs, LocalSteps, LocalWork, Sampler, as_sampler, require_sampler
 from fedprivjax.privacy.relations import REPLACE_ONE
 
 
@@ -250,6 +250,7 @@ class FedAvg(Protocol):
             )
         if self.local_epochs is not None and self.rate is not None:
             raise Refusal(f"rate must be left out with local_epochs, got {self.rate}. Use local_steps")
+        require_sampler(self.sampler)
         batch = self.work.batch  # raises Refusal for invalid numbers of steps or records
         if self.local_steps is not None:
             object.__setattr__(self, "local_steps", self.work.number)  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, chisquare
 
+from fedprivjax import DSGD, AcceleratedMinibatchSGD, FedAvg, LocalSGD, NoisyMinibatchSGD, Refusal
 from fedprivjax.plan.participation import Full as Everyone
 from fedprivjax.plan.plan import draw_minibatches
 from fedprivjax.plan.samplers import (
@@ -294,3 +295,19 @@ def test_a_public_rate_is_stated_in_place_of_batch_by_records():
     own, public = (Sampled(sampler).derivation for sampler in (Poisson(10), Poisson(10, rate=0.25)))
     assert "each record independently with probability batch/records;" in own
     assert "each record independently with probability 0.25;" in public
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (NoisyMinibatchSGD, {}),
+        (AcceleratedMinibatchSGD, {}),
+        (DSGD, {"mixing": "ring"}),
+        (LocalSGD, {}),
+        (FedAvg, {"local_steps": 2}),  # without a batch, which is the sampler "full"
+        (FedAvg, {"local_steps": 2, "batch": 5}),
+    ],
+)
+def test_an_unknown_sampler_is_refused_when_a_method_is_made(method, settings):
+    with pytest.raises(Refusal, match=r"^unknown sampler 'bernoulli' \(known: replacement, subset, poisson, "):
+        method(sampler="bernoulli", **settings)

@@ -1,5 +1,7 @@
 """Samplers: methods of choosing the records of a machine's message from its own records."""
 
+from typing import Any
+
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import called, require_choice
@@ -34,11 +36,20 @@ __all__ = [
     "Sampler",
     "Subset",
     "as_sampler",
+    "require_sampler",
 ]
 
 SAMPLERS: dict[str, type[Sampler]] = {
     kind.name: kind for kind in (Replacement, Subset, Poisson, Disjoint, Full, Cyclic, Reshuffled)
 }
+
+
+def require_sampler(sampler: Any) -> None:
+    """Raise Refusal unless `sampler` is the name of a sampler of the package, or a `Sampler`."""
+    if not isinstance(sampler, str | Sampler):
+        raise Refusal(f"sampler must be a name, such as 'subset', or a Sampler, got {called(sampler)}")
+    if isinstance(sampler, str):
+        require_choice("sampler", sampler, SAMPLERS)
 
 
 def as_sampler(sampler: Sampler | str, batch: Batch = None, rate: float | None = None) -> Sampler:
@@ -55,10 +66,8 @@ def as_sampler(sampler: Sampler | str, batch: Batch = None, rate: float | None =
     """
     if rate is not None and sampler != Poisson.name:
         raise Refusal(f"rate must be left out, or given with sampler = 'poisson', got {rate} with {sampler!r}")
-    if not isinstance(sampler, str | Sampler):
-        raise Refusal(f"sampler must be a name, such as 'subset', or a Sampler, got {called(sampler)}")
+    require_sampler(sampler)
     if isinstance(sampler, str):
-        require_choice("sampler", sampler, SAMPLERS)
         if rate is not None:
             return Poisson(batch, rate)
         return SAMPLERS[sampler].of(batch)
