@@ -177,8 +177,8 @@ def _tried(pair: Worlds, rows: list[int], seed: int, options: ViewOptions) -> li
 def measured(pair: Worlds, seed: int, options: ViewOptions, most: float = inf) -> ViewDistribution:
     """Estimate the distribution of an adversary's views on the two neighbouring datasets of an audit.
 
-    The runs use other seeds than those that are counted in the audit's bounds. There are 8192 of them per dataset
-    (`PREPARING`), or at most `most`.
+    A view is the vector of all numbers that the adversary sees in one run. The estimate uses 8192 runs per dataset
+    (`PREPARING`), or at most `most`. Their seeds differ from those of the runs that are counted in the audit's bounds.
 
     Args:
         pair: prepared runs on the two neighbouring datasets.

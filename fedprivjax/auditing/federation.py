@@ -63,9 +63,9 @@ class Federation:
         leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, each holds half of the
             coordinates, which detects methods that clip each array separately. None is 2 if the method runs with two
             arrays, otherwise 1.
-        clipping: computation of clipped gradients. "auto" is that of a linear predictor. "ghost" and "rows" are those
-            of networks, described in `general_problem`, for a model with two arrays of parameters, of which one is the
-            kernel of a dense layer.
+        clipping: code that clips gradients, which is thus audited, too. "auto" is the code for linear predictors.
+            "ghost" (ghost clipping) and "rows" (clipping of every record's gradient) are the code for networks. With
+            these two, the model has two arrays of parameters, of which one is the kernel of a dense layer.
     """
 
     participation: Participation
@@ -156,10 +156,12 @@ class Federation:
         return 1 / (4 * EDGE * size)
 
     def taking_part(self, problem: Problem) -> Participation:
-        """Return the participation scheme of the runs on `problem`, one of the two neighbouring datasets:
-        `participation`.
+        """Return the participation scheme of the audit's runs. Here it is the field `participation`.
 
         A subclass may return a scheme that depends on the data. Such participation leaks data, and the audit can detect
         it.
+
+        Args:
+            problem: one of the two neighbouring datasets of the audit.
         """
         return self.participation

@@ -151,7 +151,8 @@ def method(name: str) -> ReadyRun:
     The run has 100 machines, 50 of them in a round, or 10 for methods with local steps.
 
     Args:
-        name: name of a method in `PROTOCOLS`, or of an algorithm in `PAIRS`, which has its privacy object with it.
+        name: name of a method, a key of `PROTOCOLS`, or of an algorithm, a key of `PAIRS`, which lists it with a
+            privacy object.
     """
     if name in PAIRS:
         algorithm, privacy = PAIRS[name]

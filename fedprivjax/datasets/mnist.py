@@ -133,8 +133,9 @@ def mnist_pairs(
 
     Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images and
     without a constant. A machine has `2·per_digit` records. For p = `similarity`, `round((1 − p)·2·per_digit)` of these
-    show one of its two digits, and the others are of all ten digits. A fixed fifth of a machine's records, rounded up,
-    is its test set: with 774 per digit, a machine has 1238 training and 310 test records.
+    show one of the two digits of the machine's pair, and the others are sampled from all ten digits. A fixed fifth of a
+    machine's records, rounded up, is its test set: with 774 per digit, a machine has 1238 training and 310 test
+    records.
 
     The argument `draw` chooses how the records are sampled:
 
@@ -151,8 +152,8 @@ def mnist_pairs(
     The components and their mean are computed from the training images, which no guarantee covers.
 
     Args:
-        similarity: fraction p of a machine's records that are of all ten digits, in [0, 1]. The others show one of the
-            machine's two digits.
+        similarity: fraction p of a machine's records that are sampled from all ten digits, in [0, 1]. The others show
+            one of the two digits of its pair.
         components: number of features, at most 784.
         per_digit: number of images of each digit from which a machine samples.
         draw: way of sampling, "bootstrap" (as in the authors' code) or "disjoint" (as in the paper's text).

@@ -148,7 +148,8 @@ def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return a partition table: a padded array with one row of example indices per machine.
 
-    If the parts come from `partition`, the array keeps their text, which names what no privacy guarantee covers.
+    `partition` may attach a text to the parts, which says what effect of a record no privacy guarantee covers. The
+    array keeps this text.
 
     Args:
         parts: one array of example indices per machine, as `partition` returns them.

@@ -149,8 +149,8 @@ def clusters(
     so the best classifier is linear without a bias.
 
     The defaults are about as hard as MNIST's pixels. With 60,000 examples, softmax regression reaches 93% (92% on
-    MNIST). On 100 machines without a trusted server, at μ = 0.5 of Gaussian differential privacy, clipped full batches
-    reach 87% (87% on MNIST). DP-μ²-FL in one pass reaches 77% (82% on MNIST).
+    MNIST). On 100 machines without a trusted server, at μ = 0.5 of Gaussian differential privacy, noisy SGD with
+    clipped full batches reaches 87% (87% on MNIST). DP-μ²-FL in one pass reaches 77% (82% on MNIST).
 
     Args:
         examples: number of training examples, a multiple of `machines`.

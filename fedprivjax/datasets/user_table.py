@@ -92,9 +92,9 @@ def read_table(
     Args:
         path: `.csv`, `.parquet` or `.npz` file.
         target: name of the column to predict. It is required.
-        test: second file with the held-out examples, which is prepared like the first. None holds out the option
-            `test_fraction` of the rows. If all clients of the second file have training rows, metrics of every client
-            can be computed.
+        test: second file with the held-out examples, which is prepared like the first. None holds out a random fraction
+            of the rows of each client, given by the option `test_fraction`. Metrics of every client are possible if all
+            clients of the second file have training rows.
         missing: texts that stand for a missing value, in addition to an empty cell and usual ones such as "NA".
         options: fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
 
@@ -124,7 +124,8 @@ def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **option
     Args:
         frame: data frame with a row for each example. The index is ignored.
         target: name of the column to predict.
-        test: held-out examples in a frame with the same columns. None holds out the option `test_fraction` of the rows.
+        test: held-out examples in a frame with the same columns. None holds out a random fraction of the rows of each
+            client, given by the option `test_fraction`.
         options: fields of `fedprivjax.datasets.Preparation`, such as `bounds`.
 
     >>> import pandas as pd

@@ -89,7 +89,7 @@ class ReadyRun:
         seeds: seeds of participation, samples of records, and noise.
         mechanism: sampler of the noise, or `Silent` if there is none.
         static: settings with which the program is compiled, such as metrics and rounds between evaluations.
-        event: description for privacy accounting of all noisy messages of the run (the released mechanism).
+        event: description of all noisy messages of the run, for privacy accounting.
         target: privacy target for which the noise was calibrated.
         delta: δ at which the guarantee states ε.
     """
@@ -134,8 +134,8 @@ class ReadyRun:
         """Costs of one machine by name, per round and for the whole run.
 
         Per round: `sent_messages`, `sent_bits` (of all its messages), and `gradients_per_use` (gradients each time a
-        record is used). For the whole run: `rounds_taken`, `gradients_per_record`, and `sent_bytes`, the mean over
-        machines.
+        record is used). For the whole run: `rounds_taken` (number of rounds), `gradients_per_record` (gradients per
+        stored record), and `sent_bytes`. They are means over machines.
 
         Methods with local steps or client state have further costs. Participation with delays adds `hours`, the
         simulated time of the run. If samples or participants are secret, costs are expected values.
@@ -168,10 +168,10 @@ class ReadyRun:
         return self.host_noise_of(self.protocol, self.seeds.noise, dimension)
 
     def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
-        """Return the noise that another protocol would need to have sampled with NumPy before the run.
+        """Return the noise of another protocol that must be sampled with NumPy before the run.
 
-        The protocol runs on this run's plan, as in a sweep. The result has leaves [rounds, ...], or is None if all
-        noise is sampled on the device.
+        The other protocol has the same participants and records, as in a sweep. The result has leaves [rounds, ...], or
+        is None if all noise is sampled on the device.
 
         Args:
             protocol: calibrated protocol.
@@ -189,7 +189,8 @@ class ReadyRun:
     def arguments(self) -> Arguments:
         """Arguments of the run's compiled program, as a named tuple.
 
-        They are the protocol, the problem, the noise sampler, the inputs of all rounds, host noise and the noise key.
+        They are the protocol, the problem, the noise sampler, the participants and records of all rounds, noise that
+        was sampled before the run, and the key of all other noise.
         """
         protocol, problem = as_leaves(self.protocol.traced), on_devices(self.problem, self.static.mesh)
         return Arguments(protocol, problem, self.mechanism, self.inputs, self.host_noise, self.key)

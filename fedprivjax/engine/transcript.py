@@ -77,8 +77,9 @@ def transcript(
     machine's message and noise separately.
 
     The arguments are the same as for `ready`. For d parameters, the messages take rounds · per_round · d floats of
-    memory. If the guarantee treats local steps as visible to the adversary, each step takes as much again. With
-    `noise_method="materialised"` and the same seed, `simulate` computes the same iterates.
+    memory. If the guarantee treats local steps as visible to the adversary, each step takes as much again. With the
+    same seed, and with `noise_method="materialised"` (each machine's noise is sampled separately), `simulate` computes
+    the same iterates.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem

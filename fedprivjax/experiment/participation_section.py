@@ -85,7 +85,7 @@ class AnyKind(Reflected):
 
 
 class Phases(AnyKind):
-    """Every machine at most once. The theory of a method with phases chooses each phase's cohort size."""
+    """Every machine at most once. For methods that run in phases, theory chooses each phase's cohort size."""
 
     maker = Cohorts
     per_round: Literal["theory"] = "theory"

@@ -114,7 +114,7 @@ class Results(Mapping[str, xr.Dataset]):
 def load(results: str | Path) -> Results:
     """Return the results in a folder, or in one netCDF file, such as its `results.nc`.
 
-    `settings` are those of the experiment that was run.
+    The field `settings` of the result is the text of the experiment file that was run.
 
     Args:
         results: results folder of `fedprivjax run`, or a netCDF file of results.

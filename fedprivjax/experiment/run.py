@@ -54,8 +54,8 @@ def run(
     names. The datasets then hold only the chosen hyper-parameters.
 
     Args:
-        folder: results folder to write, for `fedprivjax.load` and `fedprivjax report`; None writes nothing.
         experiment: settings, as `experiment.load` returns them.
+        folder: results folder to write, for `fedprivjax.load` and `fedprivjax report`; None writes nothing.
         resume: True to resume a stopped run in the folder, or to load its finished results.
         progress: progress callback, called with (finished runs, all runs).
         done: dictionary of the sweeps that were already run in this process, for reuse between experiments. New sweeps

@@ -179,8 +179,8 @@ class Constant(FeatureMap):
 class Pooling(FeatureMap):
     """Feature map of average pooling: means over disjoint squares of `size × size` pixels.
 
-    The mean of k numbers is at most the root of their summed squares divided by √k. Pooling therefore divides the norm
-    by at least `size`.
+    The mean of the k = size² numbers in a square is at most √(sum of their squares)/√k in absolute value. Pooling
+    therefore divides the norm of an image by at least `size`.
 
     Attributes:
         size: side of a square in pixels. Both sides of an image must be multiples of it.

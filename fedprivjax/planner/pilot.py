@@ -94,6 +94,9 @@ class Pilot:
     def shape(self, dimension: int) -> tuple[int, int]:
         """Return (features, classes) of the synthetic data, for a model with `dimension` parameters.
 
+        A linear predictor has one parameter per feature for two classes, and otherwise one per feature and class.
+        Unless the field `classes` is given, there are ten classes if possible, otherwise two.
+
         >>> Pilot().shape(650), Pilot().shape(57), Pilot(classes=3).shape(57)
         ((65, 10), (57, 2), (19, 3))
         """

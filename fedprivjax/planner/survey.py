@@ -66,7 +66,8 @@ def plan(
             * `samples`: number n of records of each machine.
             * `dimension`: number d of parameters.
             * `delta`: δ of the guarantee.
-            * `trust`: trust model, a key of `privacy.terms.TRUST`.
+            * `trust`: trust model: "none" (the adversary sees all messages), "shuffler" (messages without their
+              senders), "server" (only what the server sends), or "pan-private" (also the server's memory, once).
             * `unit`: protected unit, "record", or "machine" for methods that clip a machine's whole update.
             * `lipschitz`: bound G on the gradient norm of one record's loss.
             * `smoothness`: smoothness constant L of one record's loss.
@@ -90,11 +91,12 @@ def plan(
           interval.
         * With a pilot, `pilot_place`: rank of the method: 1 plus the number of methods whose interval lies wholly above
           its own.
-        * With a pilot, `pilot_seconds` (wall time of the fastest run), `pilot_epsilon`, `pilot_rounds`, `pilot_clip`
-          and `pilot_step`.
+        * With a pilot, `pilot_seconds` (wall time of the fastest run), and `pilot_epsilon`, `pilot_rounds`,
+          `pilot_clip` and `pilot_step`: realised ε, number of rounds, clip and step size of the pilot runs.
         * With a pilot, `pilot_note`: differences from the comparison's run, or the reason why the pilot was not run.
 
-        Attributes are the settings, and `trivial`: the error bound G·D that holds without any training.
+        Its attributes are the settings, and `trivial`: the error bound G·D, which holds for any parameters in the ball,
+        even without training.
 
     Raises:
         Refusal: if settings are out of range, or if none of the methods can be used.

@@ -228,8 +228,18 @@ def procedural_problem(
             the nearest point of the constraint set.
         feature_bound: public bound on the norm of a feature vector, for a linear predictor. Vectors with a larger norm
             are scaled down to it. Non-finite vectors become zero, and labels are clipped to the loss's range.
-        lipschitz, smoothness, correct, convolutions, clipping: the arguments of `general_problem` with these names.
-        constraint, distance, test, optimum, excess: the arguments of `linear_problem` with these names.
+        lipschitz: bound on the gradient norm of one example's loss, or None. For a linear predictor, None is the bound
+            that follows from the loss and `feature_bound`.
+        smoothness: Lipschitz constant of the gradient of one example's loss, or None. For a linear predictor, it
+            follows from the loss.
+        correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies, if the loss is
+            a function.
+        convolutions, clipping: computation of convolutions and of clipped gradients, described in `general_problem`.
+        constraint: set of allowed parameters, such as `Ball(radius)`. None is the whole space.
+        distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
+        test: held-out examples, stored in the form of `generate`'s examples with a first axis, or None.
+        optimum: exact minimiser, or None if unknown.
+        excess: exact excess risk, `params -> scalar`, or None.
 
     >>> import jax
     >>> from fedprivjax import Ball, DPMu2, Squared, Uniform, simulate

@@ -65,8 +65,8 @@ class LinearLoss:
     def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
         """Return the loss for examples whose feature vector has this L2 norm.
 
-        It is the loss itself, except for a Moreau envelope (`Moreau`): as a function of the score, this depends on the
-        norm.
+        It is the loss itself. A Moreau envelope (`Moreau`) is an exception, because as a function of the score it
+        depends on the norm.
         """
         return self
 

@@ -84,8 +84,8 @@ class Table(Once):
     Attributes:
         rows: indices, int32 [machines, max_records]. Rows of machines with fewer records are padded with −1.
         names: the clients' names, in the order of the machines, or empty if clients have no names.
-        origin: how private records determine the partition, which no guarantee covers. None takes what `rows` states,
-            if it comes from `datasets.table`.
+        origin: how private records determine the partition, which no guarantee covers. None uses the text that
+            `datasets.table` attached to `rows`, if any.
     """
 
     def __init__(self, rows: np.ndarray, names: Sequence[str] = (), origin: Origin | None = None):
@@ -108,8 +108,8 @@ class Table(Once):
 class Problem:
     """Optimisation problem of a federation: data, loss, constraint set and known constants.
 
-    `linear_problem`, `general_problem` and `from_dataset` build it. It is a pytree: arrays are leaves, and all fields
-    on which compiled programs depend are static.
+    `linear_problem`, `general_problem` and `from_dataset` build it. It is a pytree: its arrays of examples and
+    parameters are leaves, and its other fields are static.
 
     Attributes:
         pool: training examples of all machines, a pytree with leaves [examples, ...], or a `Procedural` object that
@@ -256,8 +256,8 @@ class Problem:
         """Bound on the distance from the start to the optimum.
 
         It is `distance` if this was given. Otherwise it is a bound on the distance from the start to any point of the
-        constraint set. If this is infinite, it is the distance `travel`, which for a nonlinear model is a rule of thumb
-        and not a bound.
+        constraint set. If this is infinite, it is the distance that default step sizes assume (`travel`). For a
+        nonlinear model, this is a rule of thumb and not a bound.
         """
         if self.distance is not None:
             return self.distance
@@ -281,7 +281,7 @@ class Problem:
     def weights(self) -> tuple[float, ...] | None:
         """Weights of the machines' mean losses in the objective, with sum 1, or None if all weights are equal.
 
-        If weights are "sizes", they are computed from the machines' numbers of records.
+        For `machine_weights="sizes"`, they are computed from the machines' numbers of records.
         """
         if self.weighted_by_size:
             assert self.partition_table is not None
@@ -290,7 +290,7 @@ class Problem:
 
     @property
     def weighted_by_size(self) -> bool:
-        """True if machines' weights in the objective are proportional to their numbers of records ("sizes")."""
+        """True if the objective weights machines by their numbers of records: `machine_weights="sizes"`."""
         return self.machine_weights == SIZES
 
     @property
@@ -323,7 +323,11 @@ class Problem:
         return jax.tree.map(lambda leaf: leaf[samples], self.pool)
 
     def unravel(self, vector):
-        """Return a vector of all parameters, shape [d], as a pytree with the structure of `start`."""
+        """Convert a flat vector to parameters: a pytree with the structure of `start`.
+
+        Args:
+            vector: all parameters, shape [d] for d parameters.
+        """
         return ravel_pytree(self.start)[1](vector)
 
 

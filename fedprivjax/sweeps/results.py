@@ -62,9 +62,9 @@ def sweep_dataset(
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
     """Return the privacy guarantee of one configuration (combination of swept settings) of a sweep.
 
-    It holds for the run with any of the configuration's seeds, since it is the weakest among their guarantees.
-    `PrivacyGuarantee.then` raises Refusal if it is combined with a run that has a seed of this dataset, such as a run
-    of another configuration, because equal seeds give equal noise.
+    The runs of a configuration differ in their seeds, and so in their schedules. The result is the weakest of their
+    guarantees, so it holds for each of them. `PrivacyGuarantee.then` raises Refusal if it is combined with a run that
+    has a seed of this dataset, such as a run of another configuration, because equal seeds give equal noise.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
@@ -193,8 +193,8 @@ def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataAr
 
     A diverged run has NaN. For a gradient norm, the mean is the expectation at a uniformly random evaluated iterate.
 
-    A metric such as "noise_rms", which is the root of the metric "noise_mean_square", is the root of the mean, not the
-    mean of roots.
+    Some metrics are functions of another, recorded metric. The function is then applied to the mean: "noise_rms", for
+    example, is the root of the mean of "noise_mean_square".
 
     Args:
         dataset: result of `sweep` or of a run.
@@ -223,9 +223,9 @@ def rounds_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPU
 
     The result has the dimensions of the dataset without `round`.
 
-    For metrics of which higher is better, a value is reached when the metric is at least as high, for others when it is
-    at most as high. A run that never reaches the value, or diverged, has NaN. A mean over seeds should then be NaN,
-    too, because a mean over the other runs would be too optimistic.
+    A metric reaches a value when it is at least as good: at least as high for an accuracy, at most as high for a loss.
+    A run that never reaches the value, or diverged, has NaN. A mean over seeds should then be NaN, too, because a mean
+    over the other runs would be too optimistic.
 
     Args:
         dataset: result of `sweep`.

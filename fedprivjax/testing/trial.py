@@ -87,15 +87,15 @@ class Trial:
 
     @property
     def private(self) -> bool:
-        """True if the protocol under test has a privacy guarantee or noise.
+        """True if the protocol under test has a privacy guarantee or adds noise.
 
-        It is False for `noise_std = 0`, `mu = inf` or `epsilon = inf`. A mechanism that is private without added noise
-        is an exception.
+        With `noise_std = 0`, `mu = inf` or `epsilon = inf`, it is False. Only if the mechanism is private without added
+        noise, it is True in these cases, too.
         """
         return not self.start.target.non_private or self.start.guarantee.private
 
     def mechanism(self, protocol, problem: Problem, plan: Plan, method: str) -> Mechanism:
-        """Return the sampler of a protocol's noise, or `Silent` if the protocol under test is non-private.
+        """Return the sampler of a protocol's noise, or `Silent` (no noise) if it is non-private.
 
         Args:
             protocol: calibrated protocol.
