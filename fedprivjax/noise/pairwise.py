@@ -75,7 +75,7 @@ class Pairwise(Decorated):
         return self.graph.nodes
 
     def covariance(self, own: Any) -> "EdgeCovariance":
-        """Return the covariance over machines of the noise of one round's messages, in units of `noise_std`².
+        """Return the covariance over machines of the noise of one round's messages, for `noise_std` = 1.
 
         The result is a function of the machines of a round, and of a mask of the machines whose noise the adversary
         does not know.

@@ -84,7 +84,7 @@ class IntegerEvent(Event):
         Args:
             exposure: `noise_std` divided by the standard deviation of the noise that hides a machine's least hidden
                 message, float64 [machines].
-            own: relative noise that a machine adds to its own messages, float64 [machines].
+            own: noise that a machine adds to its own messages, as a multiple of `noise_std`; float64 [machines].
             terms: guarantee statement that names this adversary.
         """
         return replace(self, exposure=own * exposure, terms=terms)

@@ -39,7 +39,7 @@ class Grouped:
 
     @classmethod
     def of(cls, each) -> "Grouped":
-        """Return one group for all machines that have the same number in an array of shape [machines]."""
+        """Return the groups of an array of shape [machines]: machines with the same number are one group."""
         each = np.asarray(each, float)
         if each.size and (each == each[0]).all():
             return cls(each[:1].copy(), np.array([each.size]), np.zeros(each.size, np.int32))

@@ -139,7 +139,7 @@ def squares(matrix: np.ndarray | None, covariance: np.ndarray) -> np.ndarray:
 
     Args:
         matrix: A, coefficients of the functions, float64 [functions, n]. None is the identity: every message is seen.
-        covariance: K, covariance of the messages' noise divided by `noise_std`², float64 [n, n], positive semidefinite.
+        covariance: K, covariance of the messages' noise for `noise_std` = 1, float64 [n, n], positive semidefinite.
 
     >>> squares(np.ones((1, 4)), np.eye(4))
     array([0.25, 0.25, 0.25, 0.25])

@@ -84,8 +84,8 @@ def _envelope(factor: np.ndarray) -> np.ndarray:
 def turns(rounds: int, separation: int, uses: int) -> Schedule:
     """Return a public schedule in which `separation` machines take turns, one machine a round.
 
-    A machine therefore takes part again after `separation` rounds, `uses` times in all. Then another machine takes its
-    place.
+    A machine therefore takes part in every `separation`-th round, until it has taken part `uses` times. Then another
+    machine takes its place.
 
     Args:
         rounds: number of rounds.

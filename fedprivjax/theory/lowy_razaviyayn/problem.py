@@ -165,7 +165,11 @@ class Effective(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Ratio `value`/`per_round`. Bounds depend on the two numbers only through their ratio."""
+        """Value per machine of a round: `value` divided by `per_round`.
+
+        The value is a privacy load, noise variance or squared deviation. Bounds depend on the two numbers only through
+        this ratio.
+        """
         return self.value / self.per_round
 
 
