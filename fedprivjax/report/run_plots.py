@@ -166,7 +166,8 @@ def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
     worst = np.flatnonzero(one.per_machine >= (1 - 1e-9) * stated.max)
     which = run.problem.machine_name(worst[0]) if isinstance(run, ReadyRun) else f"machine {worst[0]}"
     which += f" and {worst.size - 1} more" if worst.size > 1 else ""
-    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"the worst: {which}, ε = {one.epsilon:.4g}")
+    title = "every machine" if worst.size == one.per_machine.size else f"the worst: {which}"
+    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"{title}, ε = {one.epsilon:.4g}")
     _whole(axis.yaxis)
     return figure
 

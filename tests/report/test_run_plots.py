@@ -94,7 +94,9 @@ def test_every_machine_has_its_epsilon(run):
     assert axis.lines[0].get_xdata()[0] == pytest.approx(run.guarantee.epsilon)
     assert axis.get_title().startswith(f"the worst: machine {every.argmax()}")
     equal = replace(run, guarantee=replace(run.guarantee, mus=Grouped.of([1.0] * 20)))
-    assert max(patch.get_height() for patch in fpj.plot(equal, "machine_epsilon").axes[0].patches) == 20
+    axis = fpj.plot(equal, "machine_epsilon").axes[0]
+    assert max(patch.get_height() for patch in axis.patches) == 20
+    assert axis.get_title().startswith("every machine, ε = ")
 
 
 def test_correlation_is_that_of_sampled_noise(run):
