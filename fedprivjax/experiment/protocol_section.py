@@ -141,15 +141,6 @@ class ProtocolSettings(Settings):
         of_parts = {name: value for name, value in values.items() if name not in own}
         return with_numbers(self.method(**{**self.settings, **self.parts, **own}), of_parts)
 
-    def with_settings(self, settings: Mapping[str, Any], context: Mapping[str, Any]) -> "ProtocolSettings":
-        """Return a copy with other settings of the method, read as from a file.
-
-        Args:
-            context: arguments of `parse`, see `names.resolve`.
-        """
-        raw = {**self.model_dump(include=set(KEYS)), **settings}
-        return type(self).model_validate(raw, context=dict(context)).but(added=self.added)
-
     @property
     def fixed(self) -> set[str]:
         """Names of the settings that this table fixes, so that a sweep does not apply. One privacy target fixes all."""

@@ -93,7 +93,9 @@ def _small_method(settings: ProtocolSettings, context: Mapping[str, Any]) -> Pro
     own = {key: value for key, value in settings.participation.items() if key != "rounds"}
     longest = max(settings.grid, key=lambda name: len(settings.grid[name]), default=None)
     grid = {name: _ends(values) if name == longest else values[:1] for name, values in settings.grid.items()}
-    return settings.with_settings(_fewer(settings.settings), context).but(participation=own, grid=grid)
+    raw = {"name": settings.name, "label": settings.label, "participation": own, "grid": grid}
+    raw |= _fewer(settings.settings)
+    return ProtocolSettings.model_validate(raw, context=dict(context)).but(added=settings.added)
 
 
 def _fewer(given: Mapping[str, Any]) -> dict[str, Any]:
