@@ -231,9 +231,9 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         """Return the mechanism that samples the noise.
 
         Args:
-            facts: facts of the run, such as the problem and the run plan.
-            method: way of sampling, such as "auto", a key of `fedprivjax.noise.chooser.METHODS`. All of them have the
-                same distribution.
+            facts: facts of the run, such as the problem and the participation schedule.
+            method: way of sampling, such as "auto", a key of `fedprivjax.noise.chooser.OF_MACHINES`. All of these have
+                the same distribution.
         """
         return self.noise_of(facts.reads).mechanism(facts.plan, facts.problem.dimension, method)
 
@@ -263,7 +263,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
     def needed_noise(self, facts: RunFacts, target: Target) -> float | None:
         """Return the smallest `noise_std` that meets a target, by the formula of the Gaussian mechanism.
 
-        With a `Pairwise`, it returns None, and calibration searches for the noise.
+        If machines also share noise (`Pairwise`), it returns None, and calibration searches for the noise.
         """
         if self.shares_noise:
             return None

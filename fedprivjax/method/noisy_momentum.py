@@ -103,7 +103,7 @@ class NoisyMomentum(MomentumPrivacy):
         """Return the mechanism that samples the normals from which the correlated noise is computed.
 
         Args:
-            facts: facts of the run, such as the problem and the run plan.
+            facts: facts of the run, such as the problem and the participation schedule.
             method: way of sampling: "auto", "aggregate" (the noise of the mean) or "materialised" (the noise of every
                 machine).
         """

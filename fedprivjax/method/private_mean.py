@@ -252,7 +252,7 @@ class GaussianMean(PrivateMean):
         """Return the mechanism that samples the noise of a round's mean, or the noise of every message.
 
         Args:
-            facts: facts of the run, such as the run plan.
+            facts: facts of the run, such as the participation schedule.
             method: way of sampling: "auto", "aggregate" (the noise of the mean) or "materialised" (the noise of every
                 message).
         """

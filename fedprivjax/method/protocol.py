@@ -210,7 +210,7 @@ class Protocol(Decorated):
 
         Args:
             problem: the optimisation problem.
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
             method: way of sampling, such as "auto", a key of `fedprivjax.noise.chooser.METHODS`.
         """
         return self.rounds.mechanism(problem, plan, method)
@@ -234,7 +234,7 @@ class Protocol(Decorated):
 
         Args:
             problem: the optimisation problem.
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
         """
         self.rounds.check(problem, plan)
 
@@ -245,7 +245,7 @@ class Protocol(Decorated):
 
         Args:
             problem: the optimisation problem.
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
         """
         event = self.rounds.event(problem, plan)
         usual = BY_TRUST.get(self.privacy.trust)
@@ -262,7 +262,7 @@ class Protocol(Decorated):
 
         Args:
             problem: the optimisation problem.
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
             target: privacy target, or a given noise.
         """
         ready = self.rounds.prepared(problem, plan, target)

@@ -56,7 +56,7 @@ class RunFacts(NamedTuple):
 
     Attributes:
         problem: the optimisation problem.
-        plan: run plan: who takes part in each round, and which records each message uses.
+        plan: plan of the run: who takes part in each round, and which records each message uses.
         reads: function of the messages that the server reads, such as `Mean()`.
         bound: enforced bound on the norm of a record's message, with its assumptions.
         plain: True if a message is the gradient at one point.
@@ -121,8 +121,9 @@ class Privacy(Part):
         """Return the privacy event of a run: everything that is released, and with which noise.
 
         Args:
-            facts: facts of the run, such as the problem and the run plan: `RunFacts`, or `WorkFacts` for local steps.
-            noise_std: noise of the run, in the unit that this object defines.
+            facts: facts of the run, such as the problem and the participation schedule: `RunFacts`, or `WorkFacts` for
+                local steps.
+            noise_std: calibrated noise of the run, usually a standard deviation.
         """
         raise Undefined(f"{type(self).__name__} must define event(facts, noise_std)")
 
@@ -130,7 +131,8 @@ class Privacy(Part):
         """Return the mechanism that samples the run's noise, before it is scaled by `noise_std`.
 
         Args:
-            facts: facts of the run, such as the problem and the run plan: `RunFacts`, or `WorkFacts` for local steps.
+            facts: facts of the run, such as the problem and the participation schedule: `RunFacts`, or `WorkFacts` for
+                local steps.
             method: way of sampling, such as "auto", a key of `fedprivjax.noise.chooser.METHODS`.
         """
         raise Undefined(f"{type(self).__name__} must define mechanism(facts, method)")
@@ -360,7 +362,7 @@ class MessagePrivacy(Privacy):
         By default, it is the noise of the machines unchanged.
 
         Args:
-            own_noise: noise that the mechanism sampled for each participant, [per_round, d].
+            own_noise: noise that the mechanism sampled for each participating machine, [per_round, d].
             reads: function of the messages that the server reads, such as `Mean()`.
         """
         return own_noise
@@ -384,7 +386,7 @@ class MessagePrivacy(Privacy):
         return ()
 
     def check_method(self, method: str) -> None:
-        """Raise Refusal if the noise cannot be sampled in the given way with the planned settings.
+        """Raise Refusal if the noise cannot be sampled in the given way with this object's settings.
 
         Args:
             method: way of sampling, a key of `fedprivjax.noise.chooser.METHODS`.
@@ -396,14 +398,14 @@ class MessagePrivacy(Privacy):
         The default None samples all noise on the device.
 
         Args:
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
             dimension: d, number of coordinates of the noise.
             seed: seed of the run.
         """
         return None
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the standard deviation of a trusted server's noise in the first round, over `noise_std`.
+        """Return a trusted server's noise in the first round, divided by `noise_std`: a standard deviation.
 
         Default: 1.
         """
@@ -446,15 +448,18 @@ class MessagePrivacy(Privacy):
         return NormBound(float(self.clip), (Assumption("clipped records", {"bound": float(self.clip)}),))
 
     def check(self, facts: RunFacts, name: str) -> None:
-        """Raise Refusal if the guarantee does not cover the problem or the run plan. Default: never.
+        """Raise Refusal if the guarantee does not cover the problem or the participation. Default: never.
 
         Args:
-            facts: facts of the run, such as the problem and the run plan.
+            facts: facts of the run, such as the problem and the participation schedule.
             name: name of the protocol, for error messages.
         """
 
     def planned(self, facts: RunFacts) -> dict[str, Any]:
-        """Return settings of this object that calibration computes from the run plan, by name. Default: none."""
+        """Return settings of this object that calibration computes before the noise, by name. Default: none.
+
+        They depend on the problem and on the participation schedule, but not on the noise.
+        """
         return {}
 
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:

@@ -215,7 +215,7 @@ class BitMean(PrivateMean):
         """Return the mechanism that samples the noise.
 
         Args:
-            facts: facts of the run, such as the run plan.
+            facts: facts of the run, such as the participation schedule.
             method: way of sampling: "auto" for exact binomial numbers, "normal" for rounded normal numbers (an
                 approximation), or "materialised" for every bit of every user.
         """
@@ -247,7 +247,7 @@ class BitMean(PrivateMean):
         It is counted in levels: number of noise bits that are 1, minus the expectation; leaves [rounds, …].
 
         Args:
-            plan: run plan, which gives the number of participants of each round.
+            plan: plan of the run, which gives the number of participants of each round.
             dimension: d, number of coordinates of a message.
             seed: seed of the run.
         """
@@ -264,7 +264,7 @@ class BitMean(PrivateMean):
         """Return the costs of one user in one round, by name.
 
         One shuffler is used for all coordinates. Every bit is therefore sent with the label of its coordinate. If
-        rounds have different numbers of users, the costs are those of the smallest round.
+        rounds have different numbers of users, the costs are those of the round with the fewest users.
 
         Args:
             problem: the optimisation problem.
@@ -277,7 +277,7 @@ class BitMean(PrivateMean):
         return plain | {"sent_messages": float(messages), "sent_bits": float(labelled)}
 
     def accountant(self, problem: Problem, plan: Plan) -> BinomialSums:
-        """Accountant of the binomial noise of the honest users in the smallest round."""
+        """Accountant of the binomial noise that the honest users add in the round with the fewest users."""
         levels = self._levels(problem, plan.size.per_round)
         require_countable(plan.size.per_round, levels)
         return BinomialSums(self._users(plan), problem.dimension, levels, self.rounding, self.accounting)

@@ -163,8 +163,9 @@ class VectorSum:
     def moments(self, vectors) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the variance of the estimated sum for given vectors, float64 [d] each.
 
-        The mean is the exact sum. The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)), with the symbols of this
-        class. Here f_i is the fractional part of (x_i + D)·g/(2D), which random rounding rounds to 0 or 1.
+        The mean is the exact sum. The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)), for D = `bound`, g =
+        `levels`, q = `trials`, p = `probability` and n users. Here f_i is the fractional part of (x_i + D)·g/(2D),
+        which is rounded to 0 or 1 at random.
 
         Args:
             vectors: vectors x_i of the n users, [n, d].

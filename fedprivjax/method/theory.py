@@ -67,7 +67,8 @@ class Theory:
     def of(self, algorithm: type, *privacy: type) -> Self:
         """Register this theory for pairs of an algorithm and a privacy object, and return it.
 
-        Protocols of such a pair then use its functions, which may read only the two parts and the noise.
+        Protocols of such a pair then use its functions, which may read only the algorithm, the privacy object and the
+        noise.
 
         Args:
             algorithm: class of the algorithm.
@@ -85,7 +86,7 @@ class Theory:
         Args:
             protocol: protocol that passed `require_step`.
             problem: the optimisation problem.
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
             target: privacy target.
 
         Raises:

@@ -41,7 +41,7 @@ class WorkFacts(NamedTuple):
 
     Attributes:
         problem: the optimisation problem.
-        plan: run plan: who takes part in each round, and which records each message uses.
+        plan: plan of the run: who takes part in each round, and which records each message uses.
         stateful: True if machines keep a state between rounds.
         dimension: number of coordinates of a machine's message.
         epsilon: target ε of each machine if they differ, else None. They determine how the machines' noises differ.
@@ -267,7 +267,7 @@ class WorkPrivacy(Privacy):
         return self.adaptive
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the standard deviation of a trusted server's noise in the first round, over `noise_std`."""
+        """Return a trusted server's noise in the first round, divided by `noise_std`: a standard deviation."""
         factor = round_factor(self.noise)
         return 1.0 if factor is None else factor.first_std(plan.schedule)
 
@@ -296,7 +296,7 @@ class WorkPrivacy(Privacy):
         The default None samples all noise on the device.
 
         Args:
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
             dimension: number of coordinates of a machine's message.
             seed: seed of the run.
             noise_std: calibrated noise.
@@ -307,7 +307,7 @@ class WorkPrivacy(Privacy):
         """Return settings of this object that calibration computes from the noise, by name. Default: none.
 
         Args:
-            facts: facts of the run, such as the problem and the run plan.
+            facts: facts of the run, such as the problem and the participation schedule.
             noise_std: calibrated noise.
 
         Raises:
@@ -338,7 +338,7 @@ class WorkPrivacy(Privacy):
     def protocol_bits(self, machines: float) -> float:
         """Return the number of bits that a machine sends in a round besides its message. Default: 0.
 
-        An example are the keys of secure aggregation.
+        Keys of secure aggregation are an example.
 
         Args:
             machines: expected number of participants of a round.

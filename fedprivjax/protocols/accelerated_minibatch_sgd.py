@@ -309,7 +309,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
 
         Args:
             problem: the optimisation problem.
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
             target: privacy target, or a given noise.
         """
         if self.form == "multistage" and not float(self.strong_convexity):  # checked here so the modulus can be swept

@@ -277,6 +277,6 @@ class DPMu2(MessageSettings):
         The protocol must be calibrated.
 
         Args:
-            plan: run plan, which says who takes part in each round.
+            plan: plan of the run, which says who takes part in each round.
         """
         return noise_variances(self, plan)

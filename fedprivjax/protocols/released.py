@@ -188,7 +188,7 @@ class ReleasedRules:
 def released(theory: Theory) -> Theory:
     """Return a theory that has only the default step of another theory.
 
-    It is used for methods as in other groups' released code, for which `fedprivjax plan` makes no comparison.
+    It is used for methods that reproduce released code of other groups. `fedprivjax plan` does not compare them.
 
     Args:
         theory: theory of the published method.

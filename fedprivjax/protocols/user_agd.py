@@ -224,7 +224,7 @@ class UserAGD(UserSettings):
 
         Args:
             problem: the optimisation problem.
-            plan: run plan: who takes part in each round, and which records each message uses.
+            plan: plan of the run: who takes part in each round, and which records each message uses.
             target: privacy target, or a given noise.
         """
         ready = super().calibrate(problem, plan, target)

@@ -158,7 +158,7 @@ class Setting:
         return self._once("owned", make)
 
     def pool_plan(self, rounds: int, sampler: Sampler | None = None) -> Plan:
-        """Return a sampled run plan on `problem`: who takes part in each round, and with which records.
+        """Return a sampled run plan for `problem`: who takes part in each round, and with which records.
 
         Args:
             rounds: number of rounds.
@@ -183,7 +183,7 @@ class Setting:
         return Plan(schedule, samples, weights, secret=sampler.secret, sampler=sampler)
 
     def epochs(self, sampler: Sampler, rounds: int) -> Plan:
-        """Return a sampled run plan on `owned`: who takes part in each round, and with which records.
+        """Return a sampled run plan for `owned`: who takes part in each round, and with which records.
 
         Args:
             sampler: sampler of the records of a message.

@@ -37,7 +37,7 @@ class Draft:
         method: class of the protocol.
         settings: arguments of the protocol, except its privacy target.
         problem: problem of the run.
-        plan: run plan: who takes part in each round, and which records each message uses.
+        plan: plan of the run: who takes part in each round, and which records each message uses.
         note: remark on the plan for the user, or "".
         tuned: alternative settings, by a description of each, from which a pilot run chooses the best. Empty if there
             is nothing to choose.
