@@ -60,8 +60,8 @@ class LocalAlgorithm(Part):
     1. The server sends `sends`.
     2. `enter` returns a machine's *carry*: the state of its local steps in this round, such as its current point.
     3. In each local step, `ask` states the message of a record. The mean of these messages over a minibatch is
-      computed, and `move` returns the new carry.
-    4. `leave` returns the message that the machine sends after its last step. Nothing else leaves the machine.
+       computed, and `move` returns the new carry.
+    4. `leave` returns the message that the machine sends after its last step. Nothing else leaves a machine.
     5. `serve` updates the server's state with the mean of the machines' messages.
 
     By default, the carry is a point that starts at the received one. If the local steps have an optimiser, it is a

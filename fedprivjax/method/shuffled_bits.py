@@ -182,7 +182,10 @@ class BitMean(PrivateMean):
         return state, drawn.noise(noise_std, self.vector_sum, host_noise)
 
     def server_key(self, key: Any) -> Any:
-        """Return a random key for the server's own random choices, which no random rounding uses."""
+        """Return a random key for the server's own random choices in a round.
+
+        It differs from all keys with which users' messages are rounded.
+        """
         return jax.random.fold_in(key, SERVER)
 
     # ---- on the host

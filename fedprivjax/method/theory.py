@@ -48,8 +48,8 @@ class Theory:
         norm: `(protocol, problem, plan) -> number`, the norm of the vector along which a step is taken. The default
             step size of another optimiser is scaled by it. None if only plain steps have a default.
         bound: `(protocol, run) -> Bound`, the error bound of a calibrated protocol's planned run with plain steps.
-        uses: `(class) -> uses`, the ways of using the protocol's class that `fedprivjax plan` compares.
-        not_planned: reason why `fedprivjax plan` does not compare the method, if `uses` returns none.
+        uses: `(class) -> tuple of Use`, the ways of using the protocol's class that `fedprivjax plan` compares.
+        not_planned: reason why `fedprivjax plan` does not compare the method, if `uses` returns an empty tuple.
         choices: `(protocol, problem) -> TheoryChoices`, functions that compute sizes and constants, such as the number
             of rounds.
         equivalent: `(protocol, machines) -> protocol`, one representative of all protocols whose runs have the same

@@ -225,8 +225,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             (instead of `epsilon`).
         step_size: 1/v, where round r of a stage, counted from 1, takes a step of size r/(2v). Default: the value of the
             theory in each stage. It is a rule of thumb without a theorem if the clip is below the Lipschitz constant
-            and neither `strong_convexity` nor `variance` is given: noise may then move the output as far as it does in
-            `NoisySGD`.
+            and neither `strong_convexity` nor `variance` is given. The rule limits how far noise moves the output.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.

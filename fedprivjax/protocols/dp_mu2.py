@@ -202,7 +202,7 @@ class DPMu2(MessageSettings):
             `noise_schedule` says which relative noise each message has.
         step_size: η, step size of the server. Default: the theory's step. With it, the noise accumulated in x_T has the
             diameter of the constraint set as its norm. If a clip is set, the default is a rule of thumb without a
-            theorem. The norm is then a distance that noise may move an iterate
+            theorem: the norm is then an estimate of how far noise may move an iterate without dominating it
             (`fedprivjax.method.default_steps.gathered_reach`).
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of s that each machine enforces by clipping. None relies on the theory's bound G +
