@@ -219,7 +219,8 @@ def require_between(name: str, value: Any, low: float, high: float) -> None:
     fedprivjax.Refusal: delta must be between 0 and 1, got 2.0
     """
     if not isinstance(value, int | float | np.number) or not low < value < high:
-        raise Refusal(f"{name} must be between {low} and {high}, got {value}")
+        given = unquoted(value) if isinstance(value, str) else value
+        raise Refusal(f"{name} must be between {low} and {high}, got {given}")
 
 
 def require_number(name: str, value: Any) -> None:

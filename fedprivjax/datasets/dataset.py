@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called, require_at_least, require_positive, require_printable
+from fedprivjax.checks.values import called, known_keywords, require_at_least, require_positive, require_printable
 from fedprivjax.problem.client_tests import checked_owners
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.raw_rows import RawRows
@@ -197,6 +197,7 @@ def _check_machines(machine_of: np.ndarray, examples: int) -> None:
         raise Refusal(f"machine_of must not be negative, got {machine_of.min()}")
 
 
+@known_keywords
 def from_arrays(
     features,
     labels,
@@ -300,9 +301,14 @@ def picture_of(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def _features(features, bias: bool) -> np.ndarray:
-    array = np.asarray(features)
+    try:
+        array = np.asarray(features)
+    except ValueError:
+        raise Refusal("features must be [examples, features], got rows of different lengths") from None
     if array.ndim < 2:
         raise Refusal(f"features must be [examples, features], got shape {array.shape}")
+    if not len(array):
+        raise Refusal(f"features must have at least one example, got shape {array.shape}")
     if bias:
         return with_constant(array)
     with np.errstate(over="ignore"):

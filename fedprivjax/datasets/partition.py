@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_choice, require_positive
+from fedprivjax.checks.values import known_keywords, require_at_least, require_choice, require_positive
 from fedprivjax.problem.checks import numbers
 from fedprivjax.problem.problem import Origin
 
@@ -43,6 +43,7 @@ class PartitionTable(np.ndarray):
         self.origin = getattr(source, "origin", Origin())
 
 
+@known_keywords
 def partition(
     labels,
     machines: int | None = None,
@@ -103,9 +104,13 @@ def partition(
     >>> [part.size for part in partition(np.zeros(100), 3, sizes=[0.5, 0.25, 0.125])]
     [50, 25, 12]
     """
-    labels, rng = np.asarray(labels), np.random.default_rng(seed)
     require_choice("kind", kind, KINDS)
     require_choice("empty", empty, EMPTY)
+    if hasattr(labels, "labels"):
+        raise Refusal(f"labels must be an array [examples], got a {type(labels).__name__}. Give its labels")
+    if isinstance(seed, int | np.integer):
+        require_at_least("seed", seed, 0)
+    labels, rng = np.asarray(labels), np.random.default_rng(seed)
     if labels.ndim != 1:
         raise Refusal(f"labels must be [examples], got shape {labels.shape}")
     if sizes is not None and kind not in SIZED:

@@ -204,6 +204,8 @@ def table_rows(table, examples: int) -> np.ndarray:
     used = rows[rows >= 0]
     if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
         raise Refusal(f"partition_table must be integers [machines, most], got {rows.dtype} {rows.shape}")
+    if not len(rows):
+        raise Refusal(f"partition_table must have a row for each machine, got shape {rows.shape}")
     if used.size and used.max() >= examples:
         raise Refusal(f"partition_table must index the {examples} examples, got {used.max()}")
     if np.unique(used).size != used.size:

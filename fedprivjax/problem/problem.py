@@ -348,8 +348,10 @@ def _check_declared(problem: Problem) -> None:
     if problem.machine_weights is None:
         return
     weights = np.asarray(problem.machine_weights, float)
-    if weights.ndim != 1 or not (weights > 0).all() or not np.isclose(weights.sum(), 1):
-        raise Refusal(f"machine_weights must be positive and add up to 1, got a sum of {weights.sum():g}")
+    wrong = weights[~(weights > 0)]
+    if weights.ndim != 1 or wrong.size or not np.isclose(weights.sum(), 1):
+        got = f"the weight {wrong[0]:g}" if wrong.size else f"a sum of {weights.sum():g}"
+        raise Refusal(f"machine_weights must be positive and add up to 1, got {got}")
     _check_each("machine_weights", problem.machine_weights, problem.partition_table)
 
 

@@ -267,7 +267,8 @@ def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) ->
     except (TypeError, ValueError):
         axis = np.zeros(0)
     if axis.ndim != 1 or axis.size == 0:
-        raise Refusal(f"{name} must be swept over a list of numbers, got {values!r}")
+        given = called(values) if hasattr(values, "shape") else repr(values)
+        raise Refusal(f"{name} must be swept over a list of numbers, got {given}")
     if np.isnan(axis).any():
         raise Refusal(f"{name} must be swept over numbers, got nan")
     if np.unique(axis).size != axis.size:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least
+from fedprivjax.checks.values import require_at_least, require_flag, require_number
 from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, identity_of_parts
 from fedprivjax.engine.finished_run import plain
@@ -255,6 +255,8 @@ def ready_sweep(
         others: as in `sweep`, which also takes swept integers.
     """
     require_at_least("min_chunks", min_chunks, 1)
+    require_number("memory_budget", memory_budget)
+    require_flag("common_noise", common_noise)
     protocol, mesh, keep = plain_numbers(protocol), sweep_mesh(mesh), as_keep(keep)
     if keep:
         structure_of(problem)  # raises Refusal

@@ -295,6 +295,46 @@ MISTAKES = {
         lambda: sweep(DPMu2(clip=1.0), PROBLEM, SOME, over={"mu": "1"}),
         "mu must be swept over a list of numbers, got '1'",
     ),
+    "an array of two axes swept": (
+        lambda: sweep(DPMu2(clip=1.0), PROBLEM, SOME, over={"mu": np.ones((2, 2))}),
+        "mu must be swept over a list of numbers, got an array of shape (2, 2)",
+    ),
+    "a text for memory": (
+        lambda: sweep(OURS, PROBLEM, SOME, memory_budget="1GB"),
+        "memory_budget must be a number, got '1GB'",
+    ),
+    "a text for a choice": (
+        lambda: sweep(OURS, PROBLEM, SOME, common_noise="yes"),
+        "common_noise must be true or false, got 'yes'",
+    ),
+    "a quoted delta": (
+        lambda: simulate(OURS, PROBLEM, SOME, delta="1e-5"),
+        "delta must be between 0 and 1, got '1e-5'. Remove the quotes",
+    ),
+    "a misspelt argument of arrays": (
+        lambda: datasets.from_arrays(np.eye(2), [0.5, 1.5], feature_bnd=1.0),
+        "unknown setting of from_arrays 'feature_bnd', did you mean 'feature_bound'?",
+    ),
+    "no examples": (
+        lambda: datasets.from_arrays(np.zeros((0, 3)), [], feature_bound=1.0),
+        "features must have at least one example, got shape (0, 3)",
+    ),
+    "ragged examples": (
+        lambda: datasets.from_arrays([[1, 2], [3]], [0.5, 1.5], feature_bound=1.0),
+        "features must be [examples, features], got rows of different lengths",
+    ),
+    "a dataset for its labels": (
+        lambda: datasets.partition(datasets.load("digits"), 10),
+        "labels must be an array [examples], got a Dataset. Give its labels",
+    ),
+    "a negative seed of a partition": (
+        lambda: datasets.partition(np.arange(10), 2, seed=-1),
+        "seed must be at least 0, got -1",
+    ),
+    "no machines": (
+        lambda: from_dataset(datasets.load("digits"), partition_table=np.zeros((0, 3), int)),
+        "partition_table must have a row for each machine, got shape (0, 3)",
+    ),
     "a fraction for a cohort": (
         lambda: sweep(OURS, PROBLEM, SOME, over={"per_round": [2.0]}),
         "per_round must be an integer, got 2.0",

@@ -77,8 +77,11 @@ def test_machines_noise_follows_what_is_declared(make):
     ("declared", "message"),
     [
         ({"machine_weights": [0.5, 0.4, 0.2]}, "machine_weights must be positive and add up to 1, got a sum of 1.1"),
-        ({"machine_weights": [1.2, -0.4, 0.2]}, "machine_weights must be positive and add up to 1, got a sum of 1"),
-        ({"machine_weights": [0.5, 0.5, 0.0]}, "machine_weights must be positive and add up to 1, got a sum of 1"),
+        (
+            {"machine_weights": [1.2, -0.4, 0.2]},
+            "machine_weights must be positive and add up to 1, got the weight -0.4",
+        ),
+        ({"machine_weights": [0.5, 0.5, 0.0]}, "machine_weights must be positive and add up to 1, got the weight 0"),
         ({"machine_weights": [0.5, 0.5]}, "machine_weights must have a value for each of 3 machines, got 2"),
         ({"lipschitz": [0.5, 0.5]}, "lipschitz must have a value for each of 3 machines, got 2"),
         ({"lipschitz": [0.5, 0.0, 1.0]}, "lipschitz must be positive and finite on every machine, got 0.0"),
