@@ -75,7 +75,7 @@ SWEEPS: dict[str, Layout] = {
 
 
 class Row(NamedTuple):
-    """Predicted cost of one compiled program. Numbers are those of one round on one card.
+    """Predicted cost of one compiled program. Numbers except `memory` are those of one round on one card.
 
     Attributes:
         name: name of the method or network, or of the algorithm if no method has its name.
@@ -151,8 +151,8 @@ def method(name: str) -> ReadyRun:
     The run has 100 machines, 50 of them in a round, or 10 for methods with local steps.
 
     Args:
-        name: name of a method, a key of `PROTOCOLS`, or of an algorithm, a key of `PAIRS`, which lists it with a
-            privacy object.
+        name: name of a method (a key of `PROTOCOLS`), or of an algorithm without a named method. `PAIRS` lists these
+            algorithms, each with a privacy object.
     """
     if name in PAIRS:
         algorithm, privacy = PAIRS[name]

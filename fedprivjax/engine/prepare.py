@@ -168,10 +168,10 @@ class ReadyRun:
         return self.host_noise_of(self.protocol, self.seeds.noise, dimension)
 
     def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
-        """Return the noise of another protocol that must be sampled with NumPy before the run.
+        """Return noise that is sampled with NumPy before a run of another protocol on this run's plan.
 
-        The other protocol has the same participants and records, as in a sweep. The result has leaves [rounds, ...], or
-        is None if all noise is sampled on the device.
+        A sweep calls it for each configuration. The result is a pytree with leaves [rounds, ...], or None if all noise
+        of the protocol is sampled on the device.
 
         Args:
             protocol: calibrated protocol.

@@ -85,7 +85,11 @@ class AnyKind(Reflected):
 
 
 class Phases(AnyKind):
-    """Every machine at most once. For methods that run in phases, theory chooses each phase's cohort size."""
+    """Every machine at most once, in phases whose cohort sizes the method's theory chooses.
+
+    It is for `UserAGD` with a positive `strong_convexity`, which runs in phases: each starts from the output of the
+    previous one.
+    """
 
     maker = Cohorts
     per_round: Literal["theory"] = "theory"

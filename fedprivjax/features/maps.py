@@ -22,7 +22,7 @@ class FeatureMap(Decorated):
 
     Subclasses are frozen dataclasses of their settings. They define the output's shape, a bound on its norm, and the
     map itself. A custom map is called under `jax.vmap`. It therefore sees one example at a time and cannot mix
-    examples, which would void per-record guarantees.
+    examples. A map that mixes examples would void per-record guarantees.
 
     Attributes:
         cached: True if the output should be stored on disk, for a slow map. The map's `repr` identifies the stored

@@ -175,8 +175,9 @@ class Trial:
     def rounds(self) -> int:
         """Number of rounds of the pilot run.
 
-        It is the number in the comparison. For a method that makes a fixed number of passes in pilots, it follows from
-        these passes, unless the comparison has a given number of rounds.
+        Usually, it is the number of rounds that `plan` reports for the method. Some methods, however, make a fixed
+        number of passes over the records in pilots, because their theory asks for an impractical number. Their rounds
+        follow from these passes, unless `plan` was called with `rounds`.
         """
         if self.use.passes is None or self.setting.rounds is not None:
             return self.run.plan.size.rounds

@@ -140,8 +140,8 @@ def sweep(
             compiled program per value.
         seeds: number of seeds (0, 1, …), or a list of seeds. Each seed has its own participants, samples of records,
             and noise.
-        rounds: number of rounds. None takes as many rounds as there are unused records for. Leave it out if `rounds`
-            are swept.
+        rounds: number of rounds. None uses all rounds for which machines have records. Leave it out if `rounds` are
+            swept.
         metrics, eval_every, delta, order, noise_method, precision: the arguments of `ready` with these names.
         common_noise: True if configurations share each seed's noise (common random numbers), False for independent
             noise.

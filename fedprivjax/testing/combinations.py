@@ -64,7 +64,7 @@ class Cell(NamedTuple):
         algorithm: name of an algorithm in experiment files, or of a method whose algorithm has no name of its own.
         privacy: class of the object that clips, adds noise and states the guarantee.
         unit: protected unit, "record" or "machine", or "none" for a run without noise.
-        trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
+        trust: trust model, such as "none" or "server", a key of `fedprivjax.privacy.terms.TRUST`.
         noise: correlation of the noise over rounds, such as "independent" or "tree".
         records: sampler of a message's records.
         participation: participation scheme.
@@ -101,8 +101,8 @@ class Row(NamedTuple):
 def algorithms() -> dict[str, type]:
     """Return the classes of all algorithms by name.
 
-    These are the algorithms that experiment files can name and, by the method's name, further algorithms on which the
-    package's methods are built.
+    These are the algorithms that experiment files can name, and those on which the package's methods are built. If an
+    algorithm has no name of its own, it has the name of the method.
     """
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
     methods = {name: kind for name, kind in composed().items() if privacy_for(kind)}

@@ -307,8 +307,9 @@ def check_protocol(
             non-private, and properties about privacy are not checked.
         problem: a problem with enough examples for the rounds, and with a clip or constants that give a finite
             sensitivity. With a small problem, the test takes well under a minute.
-        participation: participation scheme. None has the machines of the problem's partition, or four without a
-            partition. A random half of them takes part in each round, or all machines if the protocol requires it.
+        participation: participation scheme. With None, the machines are those of the problem's partition, or four if it
+            has none. A random half of them takes part in each round, or all machines if the privacy object is defined
+            for a fixed number of machines.
         rounds: number of rounds, rounded down to a multiple of four.
         properties: names of the properties to test, keys of `testing.contract.PROPERTIES`. None is all.
         progress: True displays the progress, False does not. A callable is called with (finished properties, all

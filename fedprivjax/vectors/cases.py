@@ -97,8 +97,8 @@ def partition(data: str) -> Any:
     They are int [machines, records], padded with −1 for machines with fewer records.
 
     Args:
-        data: name of the partition: records in a shared pool (no owners), the same number for each machine, or
-            different numbers.
+        data: "pool" for records without owners, "machines" for the same number of records of each machine, or "unequal"
+            for different numbers.
     """
     if data == POOL:
         return None
