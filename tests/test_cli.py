@@ -291,7 +291,7 @@ def test_plan_compares_methods(call, tmp_path, monkeypatch):
     for words in ("bound_kind", "explicit", "vacuous", "missing", "noise_std", "gradients", "messages", "bytes"):
         assert words in said
     assert "tree_momentum\nrefusal: per_round must be machines (12)" in said
-    assert "guarantee: one record of one machine, replace-one, trust none; the Gaussian mechanism" in said
+    assert "guarantee: one record of one machine, replace-one, trust: none; the Gaussian mechanism" in said
     found = json.loads(Path("plan.json").read_text(encoding="utf-8"))
     assert {entry["protocol"] for entry in found["plans"]} == {"noisy_sgd", "dp_mu2", "local_sgd", "tree_momentum"}
 

@@ -8,8 +8,8 @@ import traceback
 import warnings
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.cli import audit, bench, experiments, listing, plan, vectors
-from fedprivjax.cli.console import TRACEBACK, app, end_job, err, out, reported_elsewhere, stopped_by_one_line
+from fedprivjax.cli import audit, bench, console, experiments, listing, plan, vectors
+from fedprivjax.cli.console import TRACEBACK, app, end_job, err, out, reported_elsewhere
 
 __all__ = ["app", "audit", "bench", "err", "experiments", "listing", "main", "out", "plan", "vectors"]
 
@@ -28,8 +28,11 @@ def main() -> None:
     warnings.showwarning = _warned
     words = sys.argv[1:]
     try:
-        with stopped_by_one_line():
+        with console.interrupted_again():
             app([word for word in words if word != TRACEBACK])  # allowed before and after the command
+    except (console.Stopped, KeyboardInterrupt) as stop:
+        print(str(stop) or "stopped", file=sys.stderr)
+        console.leave(130)
     except (Refusal, OSError) as error:  # any other exception is a bug and prints its traceback
         if TRACEBACK in words:
             traceback.print_exc()

@@ -109,17 +109,6 @@ def leave(status: int) -> None:
 
 
 @contextmanager
-def stopped_by_one_line() -> Iterator[None]:
-    """Print one line on Ctrl-C, by default "stopped", and exit with status 130."""
-    try:
-        with interrupted_again():
-            yield
-    except (Stopped, KeyboardInterrupt) as stop:
-        print(str(stop) or "stopped", file=sys.stderr)
-        leave(130)
-
-
-@contextmanager
 def interrupted_again() -> Iterator[None]:
     """Interrupt again a moment later if Ctrl-C arrives in code that cannot raise, such as a JAX callback."""
     before = sys.unraisablehook

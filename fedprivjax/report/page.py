@@ -23,7 +23,7 @@ from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report import display
 from fedprivjax.report.drawing import SAFE, as_address, stack_panels
-from fedprivjax.report.remarks import is_large, non_private_metrics
+from fedprivjax.report.remarks import attributes, is_large, non_private_metrics
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import chosen_tables
 from fedprivjax.report.text_table import html_table
@@ -121,20 +121,18 @@ def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[
     Args:
         drawn: whether the page has a plot of the partition.
     """
-    prepared = dict.fromkeys(data.attrs.get("non_private_data", "") for data in best.values())
     chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
     private = non_private_metrics(best)
     large = [label for label, data in best.items() if is_large(data)]
-    deltas = dict.fromkeys(data.attrs["delta_warning"] for data in best.values() if "delta_warning" in data.attrs)
     none = [label for label, data in best.items() if np.isinf(data["realised_epsilon"]).any()]
     return [
         "Hyper-parameters that are chosen from these results, and the preparation of the data.",
         *chosen,
-        *(f"Computed from private records: {text}." for text in prepared if text),
+        *(f"Computed from private records: {text}." for text in attributes(best, "non_private_data")),
         *["The plot of the partition, which counts private records and labels."] * drawn,
         *([f"Metrics computed on private data: {', '.join(private)}."] if private else []),
         *([f"ε > {LARGE_EPSILON:g} protects little by itself: {'; '.join(large)}."] if large else []),
-        *(f"Warning: {text}." for text in deltas),
+        *(f"Warning: {text}." for text in attributes(best, "delta_warning")),
         *([f"Runs without privacy: {'; '.join(none)}."] if none else []),
         "The composition of several runs on the same data: each guarantee is for one run.",
         "The checksums of the data, below and in `inputs.json`, which are computed from private data.",

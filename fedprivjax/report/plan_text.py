@@ -13,7 +13,7 @@ from fedprivjax.method.planning.uses import EXPLICIT, GRADIENT, MISSING, ORDER, 
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import MACHINE, RECORD, TRUST
 from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import count_text, grouped, mixed, number_text, terms_of
+from fedprivjax.report.wording import count_text, grouped, guarantees_in, mixed, number_text, statement
 
 SECTIONS = (
     (EXPLICIT, POPULATION, "excess loss on the population, proved constants: smaller is better"),
@@ -122,10 +122,7 @@ def _text(value: Any) -> str:
 
 def _stated(guarantee: str) -> str:
     """Return the statement of a guarantee without its numbers, or "" if there is none."""
-    if not guarantee:
-        return ""
-    terms = PrivacyGuarantee.from_json(guarantee).terms
-    return f"{terms.unit}, {terms.stated_relation}, trust {terms.trust}; {terms.theorem}"
+    return statement(PrivacyGuarantee.from_json(guarantee).terms) if guarantee else ""
 
 
 def ranked(at: xr.Dataset) -> list[str]:
@@ -155,7 +152,7 @@ def _settings(found: xr.Dataset, given: set[str]) -> list[str]:
     replaced = "; ".join(s.get("replaced", []))
     own = [f"replaced in the file's own setting: {replaced}"] if replaced else []
     pilot = [s["pilot"], f"pilot: {s['pilot_data']}"] if "pilot" in s else []
-    stated = [words.removeprefix("; ") for words in [mixed(terms_of(found))] if words]
+    stated = [words.removeprefix("; ") for words in [mixed(one.terms for one in guarantees_in(found))] if words]
     return [*own, first, f"constants of the losses on a ball of diameter D: {values}", trust, *stated, *pilot]
 
 

@@ -1,6 +1,6 @@
 """Footnotes of tables: guarantees, baselines, choices by results, swept settings, and limits of the guarantees."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import xarray as xr
@@ -9,7 +9,7 @@ from fedprivjax.engine.simulate import STEPS
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, tunable
 from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
-from fedprivjax.report.wording import grouped, terms_of
+from fedprivjax.report.wording import grouped, guarantees_in, statement
 from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, clip_has_no_effect, edges
 
@@ -25,7 +25,8 @@ def footnotes(this: Summary) -> list[str]:
     lines, best = [], this.best
     for label, data in best.items():
         private = not np.isinf(data["realised_mu"]).all()
-        lines += [f"{label}: {words}" for words in (_covered(data) if private else ["non-private"])]
+        covered = sorted({statement(one.terms) for one in guarantees_in(data)}) if private else ["non-private"]
+        lines += [f"{label}: {words}" for words in covered]
         if "selected" in data.attrs:
             lines[-1] += f"; {data.attrs['selected']}"
         if data["diverged"].any():
@@ -41,8 +42,8 @@ def footnotes(this: Summary) -> list[str]:
     names = non_private_metrics(best)
     if names:
         lines.append(f"non-private metric{'s' * (len(names) > 1)}: {', '.join(names)}")
-    for text in dict.fromkeys(data.attrs.get("non_private_data", "") for data in best.values()):
-        lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}"] if text else []
+    prepared = attributes(best, "non_private_data")
+    lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}" for text in prepared]
     if this.private and this.targeted and not realised_differs(this):
         lines.append(f"realised ε of the worst run: within {TOLERANCE:.0%} of its target")
     if this.below_target:
@@ -55,11 +56,6 @@ def footnotes(this: Summary) -> list[str]:
     return [*lines, *([this.notes] if this.notes else [])]
 
 
-def _covered(data: xr.Dataset) -> list[str]:
-    """Return the distinct terms of the dataset's guarantees: unit, relation, trust model and theorem."""
-    return sorted({f"{one.unit}, {one.stated_relation}, trust: {one.against}; {one.theorem}" for one in terms_of(data)})
-
-
 def _baselines(this: Summary) -> list[str]:
     """Return definitions of the baselines that are shown, and comparisons of protocols with them."""
     floored = [cells for cells in this.tabulated if cells.floor is not None]
@@ -70,7 +66,7 @@ def _baselines(this: Summary) -> list[str]:
         )
     if any(cells.worse(mean).any() for cells in floored for mean, _ in cells.intervals.values()):
         lines.append(f"{WORSE.strip()} marks a mean that is worse than the {CONSTANT}'s")
-    machines = " / ".join(dict.fromkeys(data.attrs["alone"] for data in this.best.values() if "alone" in data.attrs))
+    machines = " / ".join(attributes(this.best, "alone"))
     if machines and any(cells.alone for cells in this.tabulated):
         what = f"mean ± 95% interval over {machines}, each after {LEARNER}; nothing is sent; non-private"
         lines.append(f"{ALONE}: {what}")
@@ -137,12 +133,17 @@ def is_large(data: xr.Dataset) -> bool:
 
 def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return the recorded metrics that are computed on private data, which no guarantee covers."""
-    return _distinct(data.attrs["non_private_metrics"] for data in best.values())
+    return _names(best, "non_private_metrics")
 
 
-def _distinct(lists: Iterable[str]) -> list[str]:
-    """Return the distinct names in lists of names that are separated by commas."""
-    return list(dict.fromkeys(name for each in lists for name in each.split(", ") if name))
+def attributes(best: Mapping[str, xr.Dataset], name: str) -> list[str]:
+    """Return the distinct texts of an attribute of the datasets. Empty ones are left out."""
+    return [text for text in dict.fromkeys(data.attrs.get(name, "") for data in best.values()) if text]
+
+
+def _names(best: Mapping[str, xr.Dataset], name: str) -> list[str]:
+    """Return the distinct names in an attribute of the datasets, which are separated by commas."""
+    return list(dict.fromkeys(each for text in attributes(best, name) for each in text.split(", ")))
 
 
 def _unequal(best: Mapping[str, xr.Dataset]) -> list[str]:
@@ -154,13 +155,13 @@ def _unequal(best: Mapping[str, xr.Dataset]) -> list[str]:
 
 def _weights(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return the sentences on weights of machines of unequal size, each once and in its longest form."""
-    said = list(dict.fromkeys(data.attrs.get("weights", "") for data in best.values()))
-    return [text for text in said if text and not any(other != text and other.startswith(text) for other in said)]
+    said = attributes(best, "weights")
+    return [text for text in said if not any(other != text and other.startswith(text) for other in said)]
 
 
 def _expected(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return a line that names costs of secret samples or cohorts, which are expected values."""
-    costs = " and ".join(COUNTED[name] for name in _distinct(data.attrs.get("expected", "") for data in best.values()))
+    costs = " and ".join(COUNTED[name] for name in _names(best, "expected"))
     return [f"{costs}: expected values where samples or participation are secret"] if costs else []
 
 

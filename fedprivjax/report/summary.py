@@ -166,13 +166,7 @@ class Summary:
     @cached_property
     def terms(self) -> list[Terms]:
         """Guarantee statements of the private configurations."""
-        return [
-            one.terms
-            for data in self.best.values()
-            if "guarantee" in data
-            for one in guarantees_in(data)
-            if one.private
-        ]
+        return [one.terms for data in self.best.values() for one in guarantees_in(data) if one.private]
 
     @cached_property
     def epsilon(self) -> dict[str, xr.DataArray]:

@@ -5,6 +5,7 @@ from itertools import product
 from math import isnan, log10
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.metric import OUTPUT, Metric
@@ -125,15 +126,19 @@ def count_text(value: float) -> str:
     return f"{value / 1000**power:.3g} {PREFIXES[power]}"
 
 
-def terms_of(data: xr.Dataset) -> list[Terms]:
-    """Return the distinct guarantee statements of a protocol's results or of a plan, in the order of their JSON."""
-    return list(dict.fromkeys(one.terms for one in guarantees_in(data)))
-
-
 def guarantees_in(data: xr.Dataset) -> list[PrivacyGuarantee]:
     """Return the distinct guarantees of a protocol's results or of a plan, in the order of their JSON."""
-    texts = {text for text in data["guarantee"].values.ravel() if isinstance(text, str) and text}
+    texts = {text for text in np.ravel(data.get("guarantee", "")) if isinstance(text, str) and text}
     return [PrivacyGuarantee.from_json(text) for text in sorted(texts)]
+
+
+def statement(terms: Terms) -> str:
+    """Return unit, relation, trust model and theorem of a guarantee as text.
+
+    >>> statement(Terms("server", "a theorem", unit=MACHINE))
+    'a machine, replace-one, trust: server; a theorem'
+    """
+    return f"{terms.unit}, {terms.stated_relation}, trust: {terms.against}; {terms.theorem}"
 
 
 def mixed(terms: Iterable[Terms]) -> str:

@@ -68,7 +68,7 @@ def test_details_have_every_number_and_text(found):
     for name in ("theorem", "settings", "bound_kind", "bound_of"):
         assert f"{name}: {row[name].item()}" in text
     assert "bound: noise" in text
-    assert "guarantee: one record of one machine, replace-one, trust none; Lowy & Razaviyayn 2023" in text
+    assert "guarantee: one record of one machine, replace-one, trust: none; Lowy & Razaviyayn 2023" in text
     assert f"refusal: {found['refusal'].sel(protocol='dsgd').item()}" in shown(plan_report(found, set()), 300)
 
 
