@@ -98,6 +98,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
     from fedprivjax.experiment import jobs as listed
     from fedprivjax.experiment.tiny import one_trial
     from fedprivjax.report import guarantees
+    from fedprivjax.report.wording import grouped
 
     experiment = one_trial(load(spec, change))
     delta = experiment.evaluation.delta
@@ -107,10 +108,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
         cross_check = guarantees.cross_check_table(each(jobs, "running the accountant for", say), delta)
     for table in [*stated, cross_check]:
         out.print(table)
-    firsts: dict[str, Any] = {}
-    for job in jobs:
-        firsts.setdefault(job.label, job)
-    for label, job in firsts.items():
+    for label, (job, *_) in grouped((job.label, job) for job in jobs).items():
         guarantee = job.prepare().configurations.events[0][0].guarantee(delta)
         out.print(f"[bold]{escape(label)}[/bold], first row of its part of the table:")
         out.print(str(guarantee), markup=False, highlight=False)

@@ -98,7 +98,7 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     this = summarised(results, iterate)
     if metric is None:
         return tables(this)
-    recorded_by(this, metric)
+    require_recorded_by(this, metric)
     return Tables([results_table(this, metric)], footnotes(this))
 
 
@@ -167,7 +167,7 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Fi
     metric = metric or usual_metric(this, against)
     if metric in axes:
         raise Refusal(f"metric must be a metric's name, got the axis {metric!r}. Write against={metric!r}")
-    recorded_by(this, metric, axes)
+    require_recorded_by(this, metric, axes)
     return axes[against](metric)
 
 
@@ -178,23 +178,14 @@ def summarised(results: Showable, iterate: str | None) -> Summary:
     if isinstance(results, Results):
         this = experiment_summary(results.spec, results)
     elif isinstance(results, xr.Dataset):
-        this = _of_datasets({str(results.attrs.get("protocol", "protocol")): results})
+        this = summary_of({str(results.attrs.get("protocol", "protocol")): results})
     elif isinstance(results, Mapping) and results and all(isinstance(data, xr.Dataset) for data in results.values()):
-        this = _of_datasets(results)
+        this = summary_of(results)
     else:
         wanted = "results must be a folder, the result of load, or datasets of sweeps"
         one = ". Use run.metrics, or sweep(…, seeds=[seed])" if isinstance(results, SavedRun) else ""
         raise Refusal(f"{wanted}, got {type(results).__name__}{one}")
     return this if iterate is None else replace(this, evaluation=this.evaluation.but(iterate=iterate))
-
-
-def _of_datasets(datasets: Mapping[str, xr.Dataset]) -> Summary:
-    for label, data in datasets.items():
-        lacking = [name for name in ("diverged", "realised_epsilon", "guarantee") if name not in data]
-        lacking += [name for name in ("delta", "non_private_metrics") if name not in data.attrs]
-        if lacking:
-            raise Refusal(f"dataset of {label!r} must be a sweep's, got one without {', '.join(lacking)}")
-    return summary_of(datasets)
 
 
 def usual_metric(this: Summary, against: str = plots.EPSILON) -> str:
@@ -210,14 +201,11 @@ def usual_metric(this: Summary, against: str = plots.EPSILON) -> str:
     return found
 
 
-def recorded_by(this: Summary, metric: str | Metric, others: Iterable[str] = ()) -> str:
-    """Return the metric's name.
+def require_recorded_by(this: Summary, metric: str | Metric, others: Iterable[str] = ()) -> None:
+    """Raise Refusal unless at least one protocol recorded the metric, with one value a round.
 
     Args:
         others: names that a misspelt metric may mean, for suggestions.
-
-    Raises:
-        Refusal: unless at least one protocol recorded it.
     """
     name = known(metric).name
     names = dict.fromkeys(str(n) for data in this.best.values() for n in data if plots.ROUND in data[n].dims)
@@ -225,4 +213,3 @@ def recorded_by(this: Summary, metric: str | Metric, others: Iterable[str] = ())
         require_recorded(name, names, others=others)
     for data in this.best.values():
         require_scalars(name, data)
-    return name

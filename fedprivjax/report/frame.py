@@ -10,7 +10,7 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
-from fedprivjax.report.display import Showable, recorded_by, summarised, usual_metric
+from fedprivjax.report.display import Showable, require_recorded_by, summarised, usual_metric
 from fedprivjax.report.remarks import CHOSEN_NOTE, footnotes
 from fedprivjax.report.summary import CHOSEN, Cells, at, is_better
 from fedprivjax.report.tables import CONSTANT, WORSE, results_table
@@ -160,7 +160,7 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     """
     this = summarised(results, iterate)
     metric = metric or usual_metric(this)
-    recorded_by(this, metric)
+    require_recorded_by(this, metric)
     cells = this.cells(metric)
     points = points_of(this.varied)
     columns = {label: (*interval, this.epsilon[label]) for label, interval in cells.intervals.items()}

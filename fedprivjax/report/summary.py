@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import xarray as xr
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, recorded_name, shown
 from fedprivjax.experiment import Experiment
@@ -303,9 +304,17 @@ def summary(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> Summary:
 
 
 def summary_of(datasets: Mapping[str, xr.Dataset]) -> Summary:
-    """Return the summary of sweeps' datasets, by label, with every axis of any of them."""
+    """Return the summary of sweeps' datasets, by label, with every axis of any of them.
+
+    Raises:
+        Refusal: if a dataset is not a sweep's.
+    """
     axes: dict[str, list[float]] = {}
-    for data in datasets.values():
+    for label, data in datasets.items():
+        lacking = [name for name in ("diverged", "realised_epsilon", "guarantee") if name not in data]
+        lacking += [name for name in ("delta", "non_private_metrics") if name not in data.attrs]
+        if lacking:
+            raise Refusal(f"dataset of {label!r} must be a sweep's, got one without {', '.join(lacking)}")
         for name in (str(dim) for dim in data["diverged"].dims if dim != "seed"):
             axes.setdefault(name, data[name].values.tolist())
     targets = {label: _target_of(data) for label, data in datasets.items()}
