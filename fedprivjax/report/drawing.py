@@ -103,6 +103,7 @@ def finish(figure: Figure, panels: list[Panel], metric: Metric, words: str, acro
         percent_ticks(axes[0].yaxis)
     for axis in axes:
         axis.margins(y=SPACE)
+        axis.autoscale_view()  # now, since names at the ends of curves are placed by these limits
         axis.grid(alpha=0.3, which="major")
     if len(axes) > 1 or not label_ends(axes[0]):
         add_legend(figure, axes)
