@@ -54,9 +54,9 @@ class AdaptiveClip(Decorated):
         start: C_1, the clip of the first round, in the units of the update. It must be given.
         rate: η_C, learning rate of the logarithm of the clip.
         count_noise: σ_b, standard deviation of the noise on the bits: on their sum with a trusted server, or on each
-            machine's own bit with `trust = "none"`. A given value must exceed z/2, or the bit alone would use up the
-            bound on the joint norm. The default None is z with `trust = "none"`, and max(z, m/20) with a trusted
-            server, for a mean number m of participants.
+            machine's own bit with `trust = "none"`. A given value must exceed z/2. Otherwise the bit alone would have
+            the largest allowed joint norm, and nothing would remain for the update. The default None is z with `trust =
+            "none"`, and max(z, m/20) with a trusted server, for a mean number m of participants.
 
     **Privacy**: update and bit are released together by one Gaussian mechanism of noise multiplier z. The clip is
     post-processing of its releases.

@@ -63,8 +63,8 @@ class Minibatch:
         """Return the mean of a message over the records of the minibatch.
 
         Args:
-            message: function from an oracle to one record's message. The oracle is a function that returns the
-                gradients of this record at the given points, as in `lambda gradient: gradient(w)`.
+            message: function that computes one record's message, such as `lambda gradient: gradient(w)`. Its argument
+                is an oracle: a function that returns the gradients of the record's loss at the given points.
             divisor: number by which the sum of messages is divided. None is the number of records.
             clip: bound on the L2 norm to which each record's message is clipped, or None.
         """

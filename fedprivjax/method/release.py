@@ -258,8 +258,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             problem: the optimisation problem.
-            machine: function from an oracle to one record's message. The oracle is a function that returns the
-                gradients of this record at the given points.
+            machine: function that computes one record's message. Its argument is an oracle: a function that returns the
+                gradients of the record's loss at the given points.
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, [d], or None in a run without noise.
             key: random key of the round, for random choices other than the noise.
@@ -274,8 +274,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             problem: the optimisation problem.
-            machine: function from an oracle to one record's message. The oracle is a function that returns the
-                gradients of this record at the given points.
+            machine: function that computes one record's message. Its argument is an oracle: a function that returns the
+                gradients of the record's loss at the given points.
             inputs: the round's participants and their records.
             bound: bound on the L2 norm to which each record's message is clipped, or None.
         """

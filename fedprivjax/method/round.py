@@ -91,8 +91,8 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
 
     Args:
         problem: the optimisation problem.
-        machine: function from an oracle to one record's message. The oracle is a function that returns the gradients of
-            this record at the given points. The message must be linear in the gradients.
+        machine: function that computes one record's message. Its argument is an oracle: a function that returns the
+            gradients of the record's loss at the given points. The message must be linear in the gradients.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm of a record's message, or None.
 
@@ -147,8 +147,8 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
 
     Args:
         problem: the optimisation problem.
-        machine: function from an oracle to one record's message. The oracle is a function that returns the gradients of
-            this record at the given points.
+        machine: function that computes one record's message. Its argument is an oracle: a function that returns the
+            gradients of the record's loss at the given points.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm to which each record's message is clipped, or None.
     """
@@ -180,8 +180,8 @@ def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
 
     Args:
         problem: the optimisation problem.
-        machine: function from an oracle to one record's message. The oracle is a function that returns the gradients of
-            this record at the given points.
+        machine: function that computes one record's message. Its argument is an oracle: a function that returns the
+            gradients of the record's loss at the given points.
         examples: features and labels (or other data) of the records, leaves with a leading axis.
     """
     return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)

@@ -109,8 +109,8 @@ class BitMean(PrivateMean):
 
         Args:
             problem: the optimisation problem.
-            machine: function from an oracle to one record's message. The oracle is a function that returns the
-                gradients of this record at the given points.
+            machine: function that computes one record's message. Its argument is an oracle: a function that returns the
+                gradients of the record's loss at the given points.
             inputs: the round's participants and their records.
             noise: the round's noise bits, from `round_noise`, or None in a run without noise.
             key: random key of the round, for the random rounding.

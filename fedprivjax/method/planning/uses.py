@@ -60,10 +60,10 @@ class Use:
     """One way to use a method in a comparison, for example one pass over the data, or several epochs.
 
     Attributes:
-        name: name of the way, or "" if the method has only one.
+        name: name of this use, or "" if the method has only one.
         drafts: function from a `Setting` to candidates. The candidate with the smallest error bound represents the
             method.
-        passes: number of passes over machines' records in a pilot run, or None for as many as in the plan. It is set
+        passes: number of passes over machines' records in a pilot run, or None for the number in the plan. It is set
             for methods whose theory assumes the worst case and therefore chooses an impractical number.
         iterate: name of the iterate (`Algorithm.iterates`) whose accuracy a pilot run reports, or None for the output.
     """
