@@ -6,11 +6,12 @@ from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least
 from fedprivjax.experiment.build import machines_of, make_participation, problem_at
 from fedprivjax.experiment.read import load
 from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment
-from fedprivjax.method.planning.setting import Setting
+from fedprivjax.method.planning.setting import SIZES, Setting
 from fedprivjax.privacy import gdp
 from fedprivjax.problem.problem import Table
 
@@ -50,6 +51,8 @@ def plan_settings(spec: str | None, given: Mapping[str, Any]) -> PlanSettings:
     found, replaced = PlanSettings({}, []) if spec is None else _of_experiment(load(spec), given)
     settings = {**found, **given}
     for name, each in KEYS.items():
+        if name in SIZES and name in given:  # an invalid size is named before a missing one
+            require_at_least(name, given[name], 1)
         if each.default is MISSING and settings.get(name) is None:
             raise Refusal(f"{name} must be given, as --{name.replace('_', '-')} or by an experiment")
     return PlanSettings({name: value for name, value in settings.items() if value is not None}, replaced)
