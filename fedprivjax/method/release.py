@@ -149,7 +149,12 @@ class Privacy(Part):
     def needed_noise(self, facts: Any, target: Target) -> float | None:
         """Return the `noise_std` that a closed rule gives for a target.
 
-        The default is None. Calibration then searches for the smallest noise with which `event` meets the target.
+        This method returns None. Calibration then searches for the smallest noise with which `event` meets the target.
+        A subclass may override it.
+
+        Args:
+            facts: facts of the run, as `event` receives them.
+            target: privacy target, such as ε and δ.
         """
         return None
 
@@ -395,7 +400,7 @@ class MessagePrivacy(Privacy):
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
         """Return noise that is sampled on the host before a run, a pytree with leaves [rounds, ...].
 
-        The default None samples all noise on the device.
+        This method returns None: all noise is then sampled on the device. A subclass may override it.
 
         Args:
             plan: plan of the run: who takes part in each round, and which records each message uses.

@@ -193,8 +193,9 @@ def draw_plan(
         seed: seed of participation, records and noise, or a separate seed for each (`Seeds`).
         order: order in which examples are used if each message uses one example: "shuffled" (one pass in a random
             order), "stored" (one pass in the stored order), "cyclic" (several epochs, all in the same random order) or
-            "reshuffled" (several epochs, each in a new random order). With a `sampler`, it must be "shuffled" or
-            "stored". For several passes in minibatches, use the samplers "cyclic" and "reshuffled" instead.
+            "reshuffled" (several epochs, each in a new random order). With a `sampler`, only
+            "shuffled" and "stored" are allowed. They affect a sampler that passes over the records once. For several
+            passes in minibatches, use the samplers "cyclic" and "reshuffled".
         sampler: sampler of minibatches of a machine's own records, or None for one example per message.
 
     Raises:

@@ -53,9 +53,10 @@ class RoundFactor(Factor):
 
         The releases are the entries of F·x + ξ, where F is the factor's matrix, x_t is the sum of messages in round t,
         and ξ are independent standard normals. The relative noise of an entry is its standard deviation, for
-        `noise_std` = 1, divided by its change if the machine's messages have norm 1. If FᵀF has negative entries, the
-        machine could change the entries in several ways. The result is then a single number: the relative noise of one
-        release that leaks at least as much as all entries together.
+        `noise_std` = 1, divided by its change if the machine's messages have norm 1. The change depends on the
+        directions of the machine's messages. If all entries of FᵀF are at least 0, equal messages are the worst case,
+        and the result has one number for each release. Otherwise, the result is a single number: the relative noise of
+        one release that leaks at least as much as all releases together, whatever the messages.
 
         Args:
             schedule: participation schedule: which machines take part in each round.

@@ -279,8 +279,8 @@ def agd_scan(
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         smoothness: smoothness of the loss.
-        noise: noise variance of a batch's sum of gradients over all coordinates, divided by L²; or a function from the
-            batch size to it.
+        noise: variance of the noise in a batch's sum of gradients, over all coordinates together, divided by L²; or a
+            function from the batch size to it.
         per_round: batch size (users in a round), or None for the best.
         sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
             error.

@@ -122,8 +122,8 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
     """Noise constant C of pan-private accelerated SGD. With this C, the bounds of accelerated SGD hold for the method.
 
     Pan-private means that the server's state is noisy at all times. A mean gradient therefore gets two Gaussian noises
-    of equal variance. C is the noise variance of a batch's sum of gradients over all coordinates, divided by the
-    squared Lipschitz constant.
+    of equal variance. C is the variance of the noise in a batch's sum of gradients, over all coordinates together,
+    divided by the squared Lipschitz constant.
 
     Args:
         epsilon: ε of the privacy budget.

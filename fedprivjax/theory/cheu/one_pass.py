@@ -40,8 +40,8 @@ def sgd_bound(
         per_round: b, number of users in a round.
         distance: D, bound on the distance from the start to the minimum (in the paper, the diameter).
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, noise variance of a round's sum of gradients over all coordinates, divided by L²; or a function from b
-            to C.
+        noise: C, variance of the noise in a round's sum of gradients, over all coordinates together, divided by L²; or
+            a function from b to C.
 
     Returns:
         `D·L·√((1 + C/b²)/T)` for the number `T = ⌊n/b⌋` of rounds; inf if b > n.
@@ -67,8 +67,8 @@ def sgd_step(
         per_round: b, number of users in a round.
         distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, noise variance of a round's sum of gradients over all coordinates, divided by L²; or a function from b
-            to C.
+        noise: C, variance of the noise in a round's sum of gradients, over all coordinates together, divided by L²; or
+            a function from b to C.
 
     Returns:
         `η = D/(L·√((1 + C/b²)T))`.
@@ -88,8 +88,8 @@ def sgd_best_per_round(noise: ArrayLike) -> Any:
     The bound is on the expected excess loss (`sgd_bound`). The result is a real number.
 
     Args:
-        noise: C, noise variance of a round's sum of gradients over all coordinates, divided by the squared Lipschitz
-            constant.
+        noise: C, variance of the noise in a round's sum of gradients, over all coordinates together, divided by the
+            squared Lipschitz constant.
 
     Returns:
         `√C`.
@@ -110,8 +110,8 @@ def sgd_scan(*, users: int, distance: float, lipschitz: float, noise: Noise, per
         users: number of users, each used once.
         distance: bound on the distance from the start to the minimum.
         lipschitz: Lipschitz constant of the loss.
-        noise: noise variance of a batch's sum of gradients over all coordinates, divided by the squared Lipschitz
-            constant; or a function from the batch size to it.
+        noise: variance of the noise in a batch's sum of gradients, over all coordinates together, divided by the
+            squared Lipschitz constant; or a function from the batch size to it.
         per_round: batch size (users in a round), or None for the best.
 
     >>> sgd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0)
@@ -194,8 +194,8 @@ def strong_phases(
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         per_round: one batch size for all phases (`strong_per_round` finds the best), one for each phase, or None for
             the best of each phase.
-        noise: noise variance of a batch's sum of gradients over all coordinates, divided by L²; or a function from the
-            batch size to it.
+        noise: variance of the noise in a batch's sum of gradients, over all coordinates together, divided by L²; or a
+            function from the batch size to it.
         sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
             error.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
@@ -242,8 +242,8 @@ def strong_per_round(
         diameter: diameter of the constraint set, or a bound on the first distance to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: strong convexity of the loss.
-        noise: noise variance of a batch's sum of gradients over all coordinates, divided by L²; or a function from the
-            batch size to it.
+        noise: variance of the noise in a batch's sum of gradients, over all coordinates together, divided by L²; or a
+            function from the batch size to it.
         smoothness: smoothness of the loss, or None to use Moreau envelopes (smooth lower approximations).
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only

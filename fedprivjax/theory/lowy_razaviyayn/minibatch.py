@@ -172,8 +172,8 @@ def empirical_variance(
         diversity: mean squared distance of the machines' gradients to their mean. The paper omits it, which is wrong if
             only some machines take part. For example, one of two machines with full batches and gradients ±1 has
             variance 1.
-        total_records: number of all machines' records, or None. If given, the first term is dropped if a round uses at
-            least as many records, as the paper does. This is wrong for sampling with replacement.
+        total_records: number of all machines' records, or None. If a round uses at least this number of records, the
+            first term is dropped. The paper does so, but it is wrong for sampling with replacement.
 
     Returns:
         The terms of `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`. For a random number m of machines, `M = 1/E[1/m]` and

@@ -53,7 +53,7 @@ class Federated(NamedTuple):
 
     * `epoch`: number of rounds of an epoch, which the theorems call the number of records;
     * `sensitivity`: sensitivity of one round's gradient to replacing one record;
-    * `noise`: standard deviation of the server's noise, divided by the standard deviation of one tree's noise.
+    * `noise`: standard deviation of the noise in the server's mean, divided by that of one machine's tree.
     """
 
     epoch: int
