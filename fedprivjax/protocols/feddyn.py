@@ -46,7 +46,8 @@ class FedDyn(LocalAlgorithm):
         local: optax transformation or schedule that replaces the plain local step, or None.
         server: optax transformation or schedule for the server's step, with w_r − (v̄ − h/α) as its gradient. None
             takes the formula's point.
-        server_step: learning rate of the server's optimiser `server`, required unless `server` has its own.
+        server_step: learning rate of the server's optimiser `server`. It must be given for a `server` without a
+            learning rate of its own, and is None otherwise.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -41,7 +41,8 @@ class FedExP(LocalAlgorithm):
         offset: κ, a small positive number that keeps η_g finite.
         local: optax transformation or schedule that replaces the plain local step, or None.
         server: optax transformation or schedule for the server's step, with −η_g·Δ as its gradient. None adds η_g·Δ.
-        server_step: learning rate of the server's optimiser `server`, required unless `server` has its own.
+        server_step: learning rate of the server's optimiser `server`. It must be given for a `server` without a
+            learning rate of its own, and is None otherwise.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -39,8 +39,8 @@ class FedPer(LocalGradientSteps):
             array of it. The problem must have no constraint set, because it would bound shared layers and head
             together.
         prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
-        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. Required
-            unless `server` has its own learning rate.
+        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. It must
+            be given for a `server` without a learning rate of its own, and is None otherwise.
         server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
             adds the mean update.
         local: optax transformation or schedule that replaces the plain local step, or None.

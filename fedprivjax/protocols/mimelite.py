@@ -53,7 +53,8 @@ class MimeLite(LocalAlgorithm):
         local: optax transformation or schedule that replaces the plain local step along (1−β)·g + β·m, or None.
         server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
             adds the mean update.
-        server_step: learning rate of the server's optimiser `server`, required unless `server` has its own.
+        server_step: learning rate of the server's optimiser `server`. It must be given for a `server` without a
+            learning rate of its own, and is None otherwise.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate
