@@ -164,16 +164,17 @@ def _rounds(
 
 
 def noise_of(protocol: Any, state: Any, drawn: Any, host_noise: Any) -> tuple[Any, Any]:
-    """Return a protocol's state after it has sampled a round's noise, and this noise.
+    """Return the state of a protocol's noise after a round, and the round's noise.
 
     Args:
         protocol: calibrated protocol.
-        state: state of the protocol.
-        drawn: random numbers that the noise mechanism sampled for the round, or None without noise.
-        host_noise: noise of the round that was sampled before the run, or None.
+        state: state of the noise before the round, such as the noise of the previous round.
+        drawn: random numbers that the noise mechanism sampled for the round, which the protocol scales to its noise.
+            None in a run without noise.
+        host_noise: the round's part of noise that NumPy sampled before the run, or None if there is no such noise.
 
     Returns:
-        A pair. If `drawn` is None, it is the unchanged state and None.
+        The pair (new state, noise). In a run without noise, it is (`state`, None).
     """
     return (state, None) if drawn is None else protocol.noise(state, drawn, host_noise)
 

@@ -69,18 +69,20 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
               does not accumulate. "uniform", "proportional", "gap" or a list of standard deviations says how the noise
               differs between a machine's messages (`fedprivjax.noise.chooser.NOISE_SCHEDULES`). A `SumFactor` is a
               matrix that correlates the noises instead (`fedprivjax.noise.message_factors`).
-            * `Mean()`: a `Pairwise` adds, besides independent noise, noise that pairs of machines share.
+            * `Mean()`: a `Pairwise`, with which pairs of machines also share noise. One adds it to its message, and the
+              other subtracts it.
             * `Growing()`, sums that machines build up: "uniform" or a list of standard deviations. This noise is
               independent.
-        relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to the
-            target. Default: equal μ. It needs trust = "none", because a trusted server adds one noise for all machines.
+        relative_privacy: one number for each machine, to which its μ is proportional. The machine with the largest
+            number gets the target μ. None gives all machines the target μ. It needs trust = "none", because a trusted
+            server adds one noise for all machines.
         batch: K, number of records in a message, none of which was used before. The message is the mean of their K
             messages, each clipped separately.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
     Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, it changes the mean of m
-    messages by at most 2C/(K·m). With `Growing()`, a record also stays in all later messages of its machine, multiplied
-    by the factors (t−1)/t' stated there.
+    messages by at most 2C/(K·m). With `Growing()`, a record also stays in all later messages of its machine. The
+    message of round t multiplies the sum before it by (t−1)/t', where t' is the round of the machine's last message.
 
     Raises:
         Refusal: if a setting is invalid.

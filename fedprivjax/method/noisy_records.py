@@ -39,23 +39,27 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             from its own constant. Nothing checks this constant against the data, and the machine's guarantee holds only
             if it is true. With a `clip`, no such assumption is needed. A `clip` is required if a message combines
             several gradients.
-        batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
-        sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
-            its batch.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
-            divided by K. Default: K divided by the machine's number of records.
+        batch: K, number of records in a message: one number for all machines, or one for each. None if the sampler
+            needs no K, such as "full", which uses all records, or if `sampler` is an object that has its own batch.
+        sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
+            object that has its own batch.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
+            used records' messages is still divided by K. None uses K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`.
-        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. If the
-            noise itself is given, a `PaperMoments` is also allowed. It then only gives the proportions of the machines'
-            noises.
-        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
-            1/n_i² for a machine with n_i records.
-        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
-            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
-        trust: "none", or "shuffler" if a shuffler hides who sent which message of a round. A shuffler needs messages of
-            one record each.
-        noise: "independent", or a `Pairwise` that adds, besides independent noise, noise that pairs of machines share.
+        noise_rule: rule that computes the noise from ε: "accountant" or "advanced"
+            (`fedprivjax.privacy.noise_rules.NOISE_RULES` describes them). A `PaperMoments` object is a published rule
+            whose claimed ε is invalid. It is meant for runs with a given `noise_std`, in which a rule only sets the
+            ratios between the noises of machines.
+        delta: δ of every machine, or one number for each, at most the run's δ. "records" is 1/n_i² for a machine with
+            n_i records. None is the run's δ.
+        relative_privacy: one number for each machine, to which its ε is proportional. The machine with the largest
+            number gets the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the
+            target ε.
+        trust: "none" if each machine trusts no one else. "shuffler" if a trusted shuffler hides who sent which message
+            of a round. Messages must then have one record each.
+        noise: "independent", or a `Pairwise`. With it, pairs of machines also share noise: one adds it to its message,
+            and the other subtracts it.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
     one (`relation`). With a shuffler, the guarantee is for all shuffled messages together, for replacing one record of

@@ -20,12 +20,13 @@ class TheoryChoices:
     """Functions that compute what a method's theory chooses for one problem; None if it chooses nothing.
 
     Attributes:
-        per_round: from the number of machines and a target to the cohort size of one pass over the machines.
-        cohorts: likewise, to the cohort size of each round of one pass in phases.
-        rounds: likewise, to the number of rounds with all machines in each.
-        smoothing: likewise, and whether every machine takes part once (else in every round), to the strength of the
-            envelopes of a non-smooth loss; None if the method needs none.
-        min_rounds: the smallest number of rounds of a run.
+        per_round: `(machines, target) -> number`, the number of machines in each round of one pass over all machines.
+        cohorts: `(machines, target) -> numbers`, the number of machines in each round of one pass in phases.
+        rounds: `(machines, target) -> number`, the number of rounds if all machines take part in each.
+        smoothing: `(machines, target, once) -> number`, the strength of the envelopes of a non-smooth loss. `once` is
+            True if every machine takes part once, and False if it takes part in every round. The result is None if the
+            method needs no envelopes.
+        min_rounds: `() -> number`, the smallest number of rounds of a run.
     """
 
     per_round: Callable[[int, Target], int] | None = None
@@ -45,8 +46,10 @@ class Theory:
         step: `(protocol, problem, plan, target) -> number`, the default size of plain gradient steps, for a protocol
             whose noise is known. It returns inf if a constant is missing. If `step` is None, no theory gives a step
             size, and users must set it.
-        norm: `(protocol, problem, plan) -> number`, the norm of the vector along which a step is taken. The default
-            step size of another optimiser is scaled by it. None if only plain steps have a default.
+        norm: `(protocol, problem, plan) -> number`, bound on the root mean square norm of the noisy gradient in a plain
+            step. The default step size of another optimiser is that of plain steps times this norm, divided by the mean
+            norm of the optimiser's updates for a constant gradient of this norm. None if only plain steps have a
+            default.
         bound: `(protocol, run) -> Bound`, the error bound of a calibrated protocol's planned run with plain steps.
         uses: `(class) -> tuple of Use`, the ways of using the protocol's class that `fedprivjax plan` compares.
         not_planned: reason why `fedprivjax plan` does not compare the method, if `uses` returns an empty tuple.

@@ -34,9 +34,10 @@ Workload = Callable[[int], np.ndarray]
 class SumFactor(Factor):
     """Base class of matrices F that correlate the noise over the messages of a machine.
 
-    The messages of a machine are increments s_1, s_2, …, which the server adds up. The machine releases F·s + σξ, with
-    independent normals ξ and σ = `noise_std`. A subclass is a frozen dataclass of static settings that defines
-    `matrix`.
+    The messages of a machine report increments s_1, s_2, …, which the server adds up. The machine sends s + σ·F⁻¹ξ,
+    with independent standard normals ξ and σ = `noise_std`. This is as private as a release of F·s + σξ.
+
+    A subclass is a frozen dataclass of static settings that defines `matrix`.
     """
 
     of_rounds: ClassVar[bool] = False
@@ -57,9 +58,9 @@ class SumFactor(Factor):
 class Toeplitz(SumFactor):
     """Factor over the messages of a machine: a power of the matrix of running sums.
 
-    It correlates the noise of the messages. Up to a scale, F = A^p with p = `power`. The matrix A has ones on and below
-    the diagonal: A·s are the running sums of increments s. Every column of F holds the first coefficients of the power
-    series of (1 − z)^(−p).
+    A machine sends increments s with the noise σ·F⁻¹ξ, for independent standard normals ξ and σ = `noise_std`. Up to a
+    scale, F = A^p with p = `power`. The matrix A has ones on and below the diagonal: A·s are the running sums of s.
+    Every column of F holds the first coefficients of the power series of (1 − z)^(−p).
 
     Attributes:
         power: p, from 0 (independent noise on every increment) to 1 (equal independent noise on every running sum).
@@ -115,10 +116,13 @@ class Optimal(SumFactor):
 
 @dataclass(frozen=True)
 class Given(SumFactor):
-    """Factor whose matrix the user supplies. It correlates the noise over the messages of a machine.
+    """Factor whose matrix F the user supplies. It correlates the noise over the messages of a machine.
 
-    The matrix needs at least as many rows as a machine sends messages. For n messages, its first n rows and columns are
-    used. They are then scaled so that their largest column norm is 1.
+    A machine has increments s_1, s_2, …, one for each message. It sends s + σ·F⁻¹ξ, with independent standard normals ξ
+    and σ = `noise_std`. This is as private as a release of F·s + σξ.
+
+    F needs at least as many rows as a machine sends messages. If it sends n messages, the first n rows and columns of F
+    are used, multiplied by a number that makes their largest column norm 1.
 
     Attributes:
         rows: F, lower triangular with column norms at most 1, as a tuple of rows.
@@ -165,9 +169,9 @@ SUM_FACTORS: dict[str, type[SumFactor]] = {"toeplitz": Toeplitz, "optimal": Opti
 def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
     """Return a factor F with nearly the least noise: lower triangular, with columns of norm 1.
 
-    The messages of a machine are increments s_1, s_2, …. It releases F·s + σξ, with independent normals ξ. The noise of
-    F is measured as `tr(V·(FᵀF)⁻¹)` with V = `workload`. L-BFGS optimises the entries of F, with each column divided by
-    its norm. F is therefore a valid factor after any number of iterations.
+    A machine sends increments s_1, s_2, … with the noise σ·F⁻¹ξ, for independent standard normals ξ. The noise of F is
+    measured as `tr(V·(FᵀF)⁻¹)` with V = `workload`. L-BFGS optimises the entries of F, with each column divided by its
+    norm. F is therefore a valid factor after any number of iterations.
 
     Args:
         workload: V, shape [n, n], where n is the number of messages of a machine. V is WᵀW if the method uses W·s.

@@ -39,8 +39,9 @@ class Adversary(Decorated):
         follows_rounds: False if the adversary sees only the final model.
         knows_seeds: True if the adversary knows the random seeds of some machines. It may then compute noise that these
             machines share with others.
-        besides: text such as " outside of the coalition". It excludes the machines whose noise the adversary knows from
-            the assumption that all other machines add noise.
+        besides: text that completes an assumption in guarantees: "every other machine{besides} adds its noise". It
+            names the machines whose noise still counts, such as " outside of the coalition". Empty if the adversary
+            knows no machine's noise.
     """
 
     kind, decorator = "adversary", FROZEN

@@ -252,23 +252,25 @@ def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
 class GaussianEvent(Event):
     """Event of a run whose releases are all Gaussian mechanisms, with noise that was fixed before the run.
 
-    Machine i is μ_i-GDP (Gaussian differential privacy) with
+    A release is a vector with Gaussian noise, such as a machine's message. The relative noise r of a release is the
+    standard deviation of its noise divided by `noise_std`. If one record changes the release only by a fraction of
+    `sensitivity`, r is divided by this fraction. Machine i is μ_i-GDP (Gaussian differential privacy) with
 
         μ_i = sensitivity · exposure_i / noise_std
 
     Attributes:
-        noise_std: noise standard deviation of a release with relative noise 1. 0 is non-private.
+        noise_std: unit in which the releases' noise is measured: a standard deviation per coordinate. 0 is non-private.
         sensitivity: largest L2 change of a release by one replaced record.
-        exposure: `√(Σ_k 1/r_k²)` of each machine, over its messages k, if the noise of message k has standard deviation
-            r_k times `noise_std`. The exposure is 0 if the machine sends no message.
+        exposure: `√(Σ_k 1/r_k²)` of each machine, over the releases k that it changes, with relative noise r_k. The
+            exposure is 0 if the machine sends no message.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        releases: function from the index of a machine to the relative noise r of its releases, shape [releases]. If one
-            record changes a release only by a fraction of `sensitivity`, r is divided by this fraction. It is used to
-            check `exposure` independently. None counts all messages as one release.
+        releases: function from the index of a machine to the relative noise r of the releases that it changes, shape
+            [releases]. It is used to check `exposure` independently. If it is None, a machine counts as one release
+            with r = 1/exposure.
         claim: privacy claimed by the published rule that set the noise, or None.
-        shares: ratio of each machine's target μ to the largest one, shape [machines], or None if all are 1.
-        in_order: True if `releases` are in the order of rounds, and a record that changes the first release changes all
-            of them.
+        shares: each machine's target μ divided by the largest target, shape [machines]. None if all targets are equal.
+        in_order: True if `releases` returns the releases in the order of rounds, and a record that changes the first
+            one changes all of them.
 
     >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
     >>> event.mu, round(event.epsilon(1e-5), 2)

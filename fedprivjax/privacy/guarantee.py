@@ -364,8 +364,8 @@ class PrivacyGuarantee:
     def from_json(cls, text: str) -> "PrivacyGuarantee":
         """Return the guarantee that `to_json` saved as text.
 
-        If the run had more than 4096 machines, the text has only the number of machines for each parameter, and not
-        which machines they are.
+        The text lists the different values of the machines' privacy parameter (μ or ε), and how many machines have each
+        value. Which machines these are is known only if the run had at most 4096 machines.
 
         Raises:
             Refusal: if the text was not written by `to_json`.

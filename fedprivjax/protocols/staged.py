@@ -69,13 +69,14 @@ class Staged(Algorithm):
     """Algorithm in stages. Each stage restarts an algorithm at the point that the previous stage reported.
 
     Attributes:
-        steps: algorithm of every stage, such as `SGD(average=True)`. Its `reads` must be `Mean()`.
+        steps: algorithm of every stage, such as `SGD(average=True)`. Its server must read the mean of each round's
+            messages (`reads` is `Mean()`), not sums over several rounds.
         rounds: number of rounds of each stage, such as (60, 30, 10). Their sum must be the number of rounds of the run.
             A single integer is the number of stages. Each stage is then half as long as the one before, and the last
             one takes all rounds that are left.
         scales: factor on the step size in each stage, or one factor for all stages.
-        regularisation: λ in each stage, or one λ for all stages. The server adds a regulariser (λ/2)·‖x − centre‖². The
-            default None adds none.
+        regularisation: λ of the regulariser (λ/2)·‖x − centre‖², which the server adds to the loss of parameters x. One
+            number for each stage, or one for all stages. None adds no regulariser.
         centre: centre of the regulariser: "stage" for the point at which the stage starts, "run" for the initial
             parameters of the run.
         begins: number of rounds before each stage; set by calibration.

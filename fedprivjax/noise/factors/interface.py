@@ -120,9 +120,9 @@ class Factor:
     # ---- a stream, traced
 
     def memory(self, dimension: int, rounds: int) -> Any:
-        """Return the arrays, before the first round, that `step` stores in addition to the last round's noise.
+        """Return the initial values of the arrays that `step` stores in addition to the last round's noise.
 
-        The default is (), for a factor that stores only the noise of the last round.
+        The default is (), for a factor that stores only the last round's noise.
 
         Args:
             dimension: number of model parameters.
@@ -148,7 +148,7 @@ class Factor:
             path: state after the round before.
             normal: standard normals of the round, shape [d] for d parameters.
             alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
-            epoch: number of rounds per epoch, if the factor's noise depends on it.
+            epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
         """
         raise Undefined(f"{type(self).__name__} must define step(path, normal, alpha, epoch)")
 
@@ -164,7 +164,7 @@ class Factor:
             uses: which rounds use which record, with which weight.
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
-            epoch: number of rounds per epoch, if the factor's noise depends on it.
+            epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
         """
         raise Undefined(f"{type(self).__name__} must define squares(uses, rounds, alpha, epoch)")
 
@@ -182,7 +182,7 @@ class Factor:
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
-            epoch: number of rounds per epoch, if the factor's noise depends on it.
+            epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
         """
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
 
@@ -194,7 +194,7 @@ class Factor:
         Args:
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
-            epoch: number of rounds per epoch, if the factor's noise depends on it.
+            epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
         """
         raise Undefined(f"{type(self).__name__} must define variances(rounds, alpha, epoch)")
 

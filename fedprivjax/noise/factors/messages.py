@@ -34,9 +34,9 @@ WAYS = {
 class CorrelatedSums:
     """Noise of the machines, if each one correlates the noise of its messages by the same factor F.
 
-    A machine sends increments s_1, s_2, …, and the server adds up the increments of all machines. The machine releases
-    F·s + σξ, with independent normals ξ and its own σ. This class computes the noise in the server's running sums, and
-    the machines' exposures.
+    A machine sends increments s_1, s_2, … with the noise σ·F⁻¹ξ, for independent standard normals ξ and its own σ. This
+    is as private as a release of F·s + σξ. The server adds up the noisy increments of all machines. This class computes
+    the noise in these running sums, and the machines' exposures.
 
     Attributes:
         factor: F for the largest number of messages of a machine, float64 [messages, messages]. A machine with fewer

@@ -170,8 +170,8 @@ class ReducedTrees:
             uses: which rounds use which record, with which weight.
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: weight in [0, 1] of the nodes of anchors from round 2·`epoch` on, against the noise of one epoch
-                before plus the nodes of differences.
+            reset_rate: γ in [0, 1]. From round 2·`epoch` on, a round's noise has the nodes of anchors with weight γ.
+                The weight 1 − γ is that of the noise of one epoch before plus the nodes of differences.
             drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm. A record's contribution to
                 the difference of two gradients k steps apart is at most min(k·drift, 2) times its largest contribution
                 to one gradient.
@@ -217,8 +217,8 @@ class ReducedTrees:
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: weight in [0, 1] of the nodes of anchors from round 2·`epoch` on, against the noise of one epoch
-                before plus the nodes of differences.
+            reset_rate: γ in [0, 1]. From round 2·`epoch` on, a round's noise has the nodes of anchors with weight γ.
+                The weight 1 − γ is that of the noise of one epoch before plus the nodes of differences.
             drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm.
             stds: standard deviation of the noise of each group's nodes.
         """
@@ -282,7 +282,8 @@ class ReducedTrees:
         Args:
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: weight in [0, 1] of the nodes of anchors, from round 2·`epoch` on.
+            reset_rate: γ in [0, 1]. From round 2·`epoch` on, a round's noise has the nodes of anchors with weight γ.
+                The weight 1 − γ is that of the noise of one epoch before plus the nodes of differences.
         """
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)

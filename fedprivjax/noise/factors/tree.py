@@ -184,7 +184,7 @@ class Tree(Factor):
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
-            epoch: number of rounds per epoch, if the nodes' noise depends on it.
+            epoch: number of rounds per epoch. None if the nodes' noise does not depend on it.
         """
         newest = np.arange(1, rounds + 1)
         local = (newest - 1) % self._length(rounds) + 1

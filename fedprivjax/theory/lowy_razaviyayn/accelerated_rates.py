@@ -21,20 +21,21 @@ def accelerated_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a smooth convex loss.
 
+    It is the smallest integer R with
+
+        R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}
+
     After these rounds, the excess empirical loss is of the order `LD√(dξ̃/M̃)` (`empirical_rate`).
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
         smoothness: β, smoothness of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); or a function from the
-            number of rounds to it.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, a function from that number to ξ̃.
         spread: Φ̂², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
-        formal: True drops K from the second term, as the formal statement of the theorem does.
-
-    Returns:
-        The smallest integer R with `R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}`.
+        formal: True uses `Φ̂²/(dL²ξ̃)` instead of `Φ̂²/(dL²ξ̃K)`, as the formal statement of the theorem does.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1.
 
@@ -61,6 +62,10 @@ def accelerated_strong_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a smooth strongly convex loss.
 
+    It is the smallest integer R with
+
+        R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}
+
     After these rounds, the excess empirical loss is of the order `(L²/μ)·dξ̃/M̃` (`empirical_strong_rate`).
 
     Args:
@@ -68,14 +73,11 @@ def accelerated_strong_rounds(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start, such as L times the distance to the optimum.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); or a function from the
-            number of rounds to it.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, a function from that number to ξ̃.
         spread: Φ̂², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
-        formal: True drops K from the second term, as the formal statement of the theorem does.
-
-    Returns:
-        The smallest integer R with `R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}`.
+        formal: True uses `Φ̂²/(dL²ξ̃)` instead of `Φ̂²/(dL²ξ̃K)`, as the formal statement of the theorem does.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -263,19 +265,20 @@ def nonsmooth_accelerated_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a convex loss that need not be smooth.
 
+    It is the smallest integer R with
+
+        R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}
+
     After these rounds, the excess empirical loss is of the order `LD√(dξ̃/M̃)`, for the Lipschitz constant L and the
     distance D from the start to the optimum (`empirical_rate`).
 
     Args:
         problem: constants M̃ (machines in a round) and d (parameters).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); or a function from the
-            number of rounds to it.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, a function from that number to ξ̃.
         batch: K, number of records in a batch.
-        sampled: False drops the second term, for full batches of all records.
-        formal: True drops K from the second term, as the formal statement of the theorem does.
-
-    Returns:
-        The smallest integer R with `R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}`.
+        sampled: False leaves out `1/(dξ̃K)`, for batches of all records.
+        formal: True uses `1/(dξ̃)` instead of `1/(dξ̃K)`, as the formal statement of the theorem does.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -299,20 +302,21 @@ def nonsmooth_accelerated_strong_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a strongly convex loss that need not be smooth.
 
+    It is the smallest integer R with
+
+        R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}
+
     After these rounds, the excess empirical loss is of the order `(L²/μ)·dξ̃/M̃` (`empirical_strong_rate`).
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); or a function from the
-            number of rounds to it.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, a function from that number to ξ̃.
         batch: K, number of records in a batch.
-        sampled: False drops the second term, for full batches of all records.
-        formal: True drops K from the second term, as the formal statement of the theorem does.
-
-    Returns:
-        The smallest integer R with `R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}`.
+        sampled: False leaves out `1/(dξ̃K)`, for batches of all records.
+        formal: True uses `1/(dξ̃)` instead of `1/(dξ̃K)`, as the formal statement of the theorem does.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 

@@ -172,13 +172,19 @@ def empirical_variance(
         diversity: mean squared distance of the machines' gradients to their mean. The paper omits it, which is wrong if
             only some machines take part. For example, one of two machines with full batches and gradients ±1 has
             variance 1.
-        total_records: number of all machines' records, or None. If a round uses at least this number of records, the
-            first term is dropped. The paper does so, but it is wrong for sampling with replacement.
+        total_records: number of all machines' records. If a round uses at least as many, MK, then `sampling` is 0. The
+            paper does so, but it is wrong for sampling with replacement. None never sets `sampling` to 0.
 
     Returns:
-        The terms of `Φ̂²/(MK) + Υ²/M + d·min{Σ²/M′, σ²_max/M}`. For a random number m of machines, `M = 1/E[1/m]` and
-        `M′ = 1/√E[1/m²]`. Υ² is `(1 − (M−1)/(N−1))·diversity` for N machines in all. Σ² is `√E[ā_m²]`, where ā_m is the
-        mean of the m largest σ_i², and σ²_max is the largest σ_i².
+        A `Variance`:
+
+        * `sampling = Φ̂²/(MK)`;
+        * `clients = Υ²/M`;
+        * `noise = d·min{Σ²/M′, σ²_max/M}`.
+
+        For a random number m of machines, `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`. Υ² is `(1 − (M−1)/(N−1))·diversity` for
+        N machines in all. Σ² is `√E[ā_m²]`, where ā_m is the mean of the m largest σ_i², and σ²_max is the largest
+        σ_i².
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5, corrected.
 
@@ -205,7 +211,7 @@ def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, c
             machines.
 
     Returns:
-        The terms `4L²/(MK)`, `clients` and `dσ²/M`.
+        A `Variance` with `sampling = 4L²/(MK)`, the given `clients`, and `noise = dσ²/M`.
 
     Source: Lowy & Razaviyayn 2023, (21).
 
@@ -265,9 +271,9 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If the noise depends on
-            the number of rounds, give a function from it to the load. With `bare_load`, the result is the paper's
-            informal number of rounds, without logarithms.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, a function from that number to ξ̃. With `bare_load`, the result is the paper's informal
+            number of rounds, without logarithms.
 
     Returns:
         The smallest integer R with `R ≥ max{(βD√M̃/L)·√p, p/K}` and `p = min{n, 1/(dξ̃)}`.

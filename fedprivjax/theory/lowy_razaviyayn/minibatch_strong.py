@@ -217,8 +217,8 @@ def strong_rounds(
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If the noise
-            depends on the number of rounds, give a function from it to the load.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
+            the number of rounds, a function from that number to ξ̃.
         formal: True takes 1/(dξ̃) instead of p/K, as the formal statement of the theorem does. It may be more than
             needed.
 

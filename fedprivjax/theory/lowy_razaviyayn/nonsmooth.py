@@ -87,8 +87,8 @@ def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If the noise depends on
-            the number of rounds, give a function from it to the load.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, a function from that number to ξ̃.
 
     Returns:
         The smallest integer R with `R ≥ M̃·min{n, 1/(dξ̃)}`.
@@ -135,8 +135,8 @@ def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: floa
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If the noise
-            depends on the number of rounds, give a function from it to the load.
+        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
+            the number of rounds, a function from that number to ξ̃.
 
     Returns:
         The smallest integer R with `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`, `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.

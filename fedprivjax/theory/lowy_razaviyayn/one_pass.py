@@ -214,7 +214,8 @@ def one_pass_strong_rate(problem: OnePassConstants, *, strong_convexity: ArrayLi
     Returns:
         `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`, where κ = β/μ.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.3.2, which omits 1/μ from the first term, and in (9) from the second.
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.2, which omits 1/μ from the term with φ². Equation (9) omits it from the
+    term with ln(1/δ).
 
     >>> sizes = {"records": 100, "per_round": 4, "dimension": 1, "diameter": 1.0, "lipschitz": 1.0}
     >>> problem = OnePassConstants(epsilon=1.0, delta=1e-5, smoothness=4.0, deviation=2.0, **sizes)

@@ -36,8 +36,9 @@ class ProblemConstants:
 
     Attributes:
         records: n, number of records of one machine; the fewest if machines differ.
-        per_round: M, number of machines in a round. If the number is random or machines differ, give the one that the
-            formula uses: `per_round` of `average_or_max` for M̃, or `harmonic_machines` for M.
+        per_round: M or M̃, number of machines in a round. If the number is random or machines differ, the result of
+            `harmonic_machines` for formulas with M, or `per_round` of the result of `average_or_max` for formulas with
+            M̃.
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
