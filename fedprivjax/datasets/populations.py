@@ -69,7 +69,7 @@ class LogisticPopulation:
 class LeastAbsolutePopulation:
     """Excess population risk of the absolute loss with label noise uniform on ±a, a traceable function of parameters.
 
-    A score with error t has excess loss `E|t − z| − E|z| = t²/(2a)` for |t| ≤ a and `|t| − a/2` otherwise, and
+    A score with error t has excess loss `E|t − z| − E|z| = t²/(2a)` for `|t| ≤ a` and `|t| − a/2` otherwise, and
     `⟨w − w*, x⟩ = ‖w − w*‖·t` with t one coordinate of a uniform point. The mean over t is a Gaussian quadrature of 128
     nodes. It is exact for ‖w − w*‖ ≤ a, and has a relative error of 10⁻⁴ otherwise.
 

@@ -123,7 +123,7 @@ class Squared(LinearLoss):
     constant G = B·(B·r + label_bound). It is infinite if the parameters are not bounded.
 
     Args:
-        label_bound: public bound on |y|.
+        label_bound: public bound on `|y|`.
 
     >>> Squared(label_bound=1.0).lipschitz(1.0, radius=2.0)
     3.0
