@@ -163,7 +163,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
             message: message of one record, from `Algorithm.increment`.
             inputs: inputs of the round for this machine alone.
             limits: what the server reads, and the bound on a record's message.
-            private: True in a run with noise, which clips to the stated bound if there is no `clip`.
+            private: True in a run with noise. If `clip` is None, messages are then clipped to the stated bound.
         """
         bound, machine = self.enforced(limits, private=private), of_record(message)
         examples = problem.take(inputs.samples, inputs.machine)

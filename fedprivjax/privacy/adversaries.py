@@ -320,7 +320,8 @@ class ThirdParty(LinearAdversary):
 class FinalModel(LinearAdversary):
     """Adversary from outside who sees only the model after the last round.
 
-    Its guarantee is that of a `ThirdParty`, who also sees all earlier models. Seeing less is not counted.
+    Its guarantee is that of a `ThirdParty`, who also sees all earlier models. A smaller ε because earlier models are
+    hidden is not claimed.
     """
 
     name: ClassVar[str] = "final-model"

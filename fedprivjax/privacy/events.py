@@ -112,7 +112,8 @@ class Event:
 
         Args:
             target: privacy target.
-            delta: δ of the target ε, one number or one per machine, or None for the target's δ.
+            delta: δ at which ε is compared with its target: one number, or one for each machine. None uses the δ of
+                `target`.
             only: index of a single machine to evaluate, or None for all machines. A search for noise passes the `worst`
                 machine of an earlier result, to save time.
         """
@@ -127,7 +128,8 @@ class Event:
 
         Args:
             target: privacy target.
-            delta: δ of the target ε, one number or one per machine, or None for the target's δ.
+            delta: δ at which ε is compared with its target: one number, or one for each machine. None uses the δ of
+                `target`.
             only: index of a single machine to evaluate, or None for all machines.
         """
         return TargetRatio(inf)

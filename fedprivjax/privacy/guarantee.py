@@ -35,11 +35,11 @@ class PrivacyGuarantee:
     Attributes:
         delta: δ at which ε is stated, in (0, 1).
         terms: protected unit, neighbouring relation, trust model, theorem and assumptions.
-        mus: GDP parameter of each machine, inf if nothing is guaranteed, or None if only ε is known.
-        epsilons: ε of each machine at `delta`, or None if it follows from `mus`.
+        mus: GDP parameter of each machine; inf for a machine without any guarantee. None if only ε is known.
+        epsilons: ε of each machine at `delta`. None if `mus` is given, from which ε follows.
         accounting: text that says how ε was derived.
-        event: description of the releases (an `Event`), from which ε at another δ is computed, or None.
-        listed: known points (ε, δ), if the guarantee was converted from another one, or None.
+        event: description of the releases (an `Event`), from which ε at another δ is computed. None if it is not known.
+        listed: pairs (ε, δ) for which the guarantee is known, if it was converted from another one. None otherwise.
         proved: True if the values are proved upper bounds, False if a source only claims them. Converted and saved
             guarantees keep it.
         streams: random streams of the run, which identify its seed. `then` refuses to compose two runs with the same

@@ -55,7 +55,7 @@ class Stage(NamedTuple):
         steps: algorithm of the round's stage, with the values that `planned` set for its number of rounds.
         t: number of the round within its stage, from 1.
         scale: factor on the step size in the stage.
-        strength: strength λ of the regulariser in the stage, or None.
+        strength: λ, strength of the regulariser in the stage. None without a regulariser.
     """
 
     steps: Any

@@ -81,9 +81,9 @@ class Correlated(NamedTuple):
 class Factor:
     """Base class of factors: matrices that correlate noise over rounds or messages (matrix mechanism).
 
-    With a factor F, a run releases F·x + σξ. Here x_t is the vector that depends on the data in round t, or in a
-    machine's t-th message. ξ are independent standard normals, and σ is `noise_std`. The method computes sums or a
-    momentum of x from this release. A factor is a frozen dataclass of static settings.
+    With a factor F, a run is as private as a release of F·x + σξ. Here x_t is the vector that depends on the data in
+    round t, or in a machine's t-th message, without noise. ξ are independent standard normals, and σ is `noise_std`.
+    The method computes sums or a momentum of x from this release. A factor is a frozen dataclass of static settings.
 
     To define a custom factor for a momentum, set `name` and define `step`, `squares` and `variances`. Define `memory`,
     too, if the factor stores more than the noise of the last round. To define a custom factor by its matrix, subclass

@@ -223,8 +223,9 @@ def acsa_stages(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
-        printed: use the paper's v_k, with R_k(R_k+1)(R_k+2) in the denominator, which makes v_k equal to 2β. It does
-            not minimise the bound of the stage.
+        printed: True uses the paper's v_k, which differs from the formula below: it divides by R_k(R_k+1)(R_k+2) under
+            the root instead of multiplying by it. This makes v_k equal to 2β, which does not minimise the bound of the
+            stage.
 
     Returns:
         Stages k = 1, 2, … with `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and the scale

@@ -106,7 +106,8 @@ def shuffled_machines(
         failure: δ', a part of the resulting δ that can be chosen freely. A smaller δ' means a larger resulting ε.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        printed: omit the factor `e^{ε_r} + 1`, as in the printed theorem, although its proof (Lemma F.6) needs it.
+        printed: True omits the factor `e^{ε_r} + 1` from the formula of δ_r below. The printed theorem omits it,
+            although its proof (Lemma F.6) needs it.
 
     Returns:
         `ε_r = ln[1 + (e^ε−1)/(e^ε+1)·(8√(e^{nε}·ln(4/δ'))/√N + 8e^{nε}/N)]` and
@@ -156,8 +157,8 @@ def shuffled_rounds_privacy(
         round_deltas: δ_r of each round r without shuffling, for one record of one machine.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        printed: omit the factor `e^{ε_r} + 1` from the δ of each round, as in the printed theorem, although its proof
-            needs it.
+        printed: True omits the factor `e^{ε_r} + 1` from the δ of each round (`shuffled_machines`). The printed theorem
+            omits it, although its proof needs it.
 
     Returns:
         The composed ε is `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))` with `δ' = Nn·Σδ_r`. Here ε_r is the ε of round r

@@ -58,19 +58,19 @@ def aggregate_variance(
 ) -> Variance:
     """Exact variance of one round's mean gradient around the gradient of the empirical loss.
 
-    A random number M_r of machines is chosen uniformly from all N. The result has three fields. In the formulas, i runs
-    over the machines:
+    A random number M_r of machines is chosen uniformly from all N. Machine i has n_i = `records`, K_i = `batch`, s_i² =
+    `spread` and σ_i = `noise_std`, and d is the number of parameters. Means are over the machines i. The result has
+    three fields:
 
-    * `sampling`: `E[1/M_r]·mean_i(s_i²·c_i/K_i)`, where s_i² is `spread`, K_i is `batch`, and c_i follows below;
+    * `sampling`: `E[1/M_r]·mean_i(s_i²·c_i/K_i)`, with a factor c_i that depends on the sampler;
     * `clients`: `E[(N−M_r)/((N−1)M_r)]` times the mean squared distance of the `gradients` to their mean;
-    * `noise`: `E[1/M_r]·d·mean_i σ_i²`, where d is the number of parameters and σ_i is `noise_std`.
+    * `noise`: `E[1/M_r]·d·mean_i σ_i²`.
 
-    The factor c_i depends on the sampler:
+    The factor c_i is, for the sampler
 
     * "replacement": 1;
     * "full": 0;
-    * "subset" and "disjoint": `(n_i−K_i)/(n_i−1)`, where n_i is `records`. A batch of "disjoint" is a random subset,
-      too;
+    * "subset" and "disjoint": `(n_i−K_i)/(n_i−1)`. A batch of "disjoint" is a random subset, too;
     * "poisson": `(1−K_i/n_i)·(s_i² + ‖∇F̂_i‖²)` replaces `s_i²·c_i`, where ∇F̂_i is the machine's entry of `gradients`.
 
     Args:
@@ -244,7 +244,7 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         rounds: R, number of rounds.
-        smoothness: β, smoothness of the loss; 0 drops the cap 1/(4β).
+        smoothness: β, smoothness of the loss. With 0, the upper limit 1/(4β) of the step is infinite.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); 0 for no privacy.
 
     Returns:

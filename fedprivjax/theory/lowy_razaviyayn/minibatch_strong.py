@@ -219,8 +219,8 @@ def strong_rounds(
         strong_convexity: μ, strong convexity of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
             the number of rounds, a function from that number to ξ̃.
-        formal: True takes 1/(dξ̃) instead of p/K, as the formal statement of the theorem does. It may be more than
-            needed.
+        formal: True uses 1/(dξ̃) instead of the number p/K in the formula below, as the formal statement of the theorem
+            does. It may give more rounds than needed.
 
     Returns:
         The smallest integer R with `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}` and `p = min{n, 1/(dξ̃)}`.

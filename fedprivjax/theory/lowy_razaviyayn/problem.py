@@ -195,7 +195,7 @@ def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
     Bounds for machines with unequal noise contain this number.
 
     Args:
-        values: one per machine, or one for all: loads, noise variances or squared deviations.
+        values: one per machine, or one for all: privacy loads (`privacy_load`), noise variances or squared deviations.
         pmf: probabilities of 1, 2, …, machines in a round.
 
     Returns:
