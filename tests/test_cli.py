@@ -845,6 +845,7 @@ def test_list_with_a_name_prints_its_settings(call):
     for words in ("logistic (losses)", "score_bound", "logistic (datasets)", "optimum_norm", "required"):
         assert words in both
     assert "no settings" in call("list", "test_accuracy")[1]
+    assert call("list", "partition") == call("list", "problem.partition")
     assert refused(call("list", "logistc")).startswith("unknown name 'logistc', did you mean 'logistic'?")
 
 

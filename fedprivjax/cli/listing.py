@@ -77,6 +77,7 @@ def list_(
         out.say("next: fedprivjax list losses (one group), list huber (its settings), list --all")
         return
     name = (name or "").strip("[]").replace(" ", "-")
+    name = {heading.rpartition(".")[2]: heading for heading in headings}.get(name, name)
     inside = {entry for title, entries in found.items() if title != "experiments" for entry in entries}
     if not every:
         require_choice("name", name, [*found, *sorted(inside)])
