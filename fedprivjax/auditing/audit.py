@@ -38,6 +38,7 @@ from fedprivjax.noise import Randomised
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.problem.models import Clipping
 
 LEVEL = 0.05  # error probability of a bound
@@ -135,7 +136,7 @@ class Audit:
         by_mu = "" if claim.mu is None else f", ε ≥ {bounds.gdp_epsilon_lower:.3g} by μ"
         verdict = f"refuted by {', '.join(self.refuted)}" if self.refuted else "not refuted"
         return (
-            f"{self.protocol}, trust {claim.terms.against}: claimed ε = {claim.epsilon:.4g} at δ = {claim.delta:g}; "
+            f"{self.protocol}, trust {claim.terms.against}: claimed ε = {up(claim.epsilon, 4)} at δ = {claim.delta:g}; "
             f"proved at 95%: ε ≥ {bounds.epsilon_lower:.3g}{by_mu}, by {sum(bounds.runs)} runs; {verdict}"
         )
 

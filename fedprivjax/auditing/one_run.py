@@ -30,6 +30,7 @@ from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.optional_members import privacy_of
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.problem.problem import Problem
 
 COINS = 1  # separates the coins' random stream from the run's
@@ -106,7 +107,7 @@ class OneRunAudit:
         b = self.bounds
         proved = f"ε ≥ {b.epsilon_lower:.3g} at δ = {b.delta:g} for any mechanism; μ ≥ {b.mu_lower:.3g} if it is GDP"
         return f"{self.protocol}: {b.right} of {b.guesses} guesses right ({b.canaries} canaries): {proved}\n" + (
-            f"  claimed: ε = {self.guarantee.epsilon:.4g}; canaries reach μ = {self.attained:.3g}"
+            f"  claimed: ε = {up(self.guarantee.epsilon, 4)}; canaries reach μ = {self.attained:.3g}"
         )
 
 

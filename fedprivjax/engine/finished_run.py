@@ -25,6 +25,7 @@ from fedprivjax.engine.packing import npz_of, packed
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.problem.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class SavedRun:
     def __str__(self) -> str:
         size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.params))
         last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if values.ndim < 2)
-        private = f"ε = {self.guarantee.epsilon:.4g} at δ = {self.guarantee.delta:g} for {self.guarantee.unit}"
+        private = f"ε = {up(self.guarantee.epsilon, 4)} at δ = {self.guarantee.delta:g} for {self.guarantee.unit}"
         lines = [
             f"Run: {self.rounds[-1]} rounds of {shorten(self.method, 140, placeholder=' …')}",
             f"parameters: {size}{', diverged' if self.diverged else ''}",

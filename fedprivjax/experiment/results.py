@@ -15,6 +15,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
 from fedprivjax.experiment.settings import TRIAL
 from fedprivjax.experiment.tuning import Choice, choices, selected
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.sweeps.provenance import Provenance
 from fedprivjax.sweeps.schema import custom_metrics
 
@@ -107,7 +108,7 @@ class Results(Mapping[str, xr.Dataset]):
         sizes = " × ".join(f"{size} {name}" for name, size in data["diverged"].sizes.items())
         epsilons = data["realised_epsilon"].values
         private = np.isfinite(epsilons).any()
-        privacy = f"ε from {np.nanmin(epsilons):.3g} to {np.nanmax(epsilons):.3g}" if private else "non-private"
+        privacy = f"ε from {up(np.nanmin(epsilons), 3)} to {up(np.nanmax(epsilons), 3)}" if private else "non-private"
         return f"{label}: {sizes}; {privacy} at δ = {data.attrs['delta']:g}"
 
 

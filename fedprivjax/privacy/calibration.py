@@ -12,6 +12,7 @@ from fedprivjax.privacy.event_on_plan import checked_event, event_of, require_ru
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.optional_members import privacy_of, with_noise_std
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.target import PLAN, TARGETS, Target, TargetRatio, cached_min_noise
 
 SENSITIVITY_UNKNOWN = (
@@ -205,7 +206,7 @@ def _both(event: Event, target: Target) -> tuple[str, int | None]:
         required = np.ravel(target.epsilon)[worst]
         given = ratios[worst] * required
         where = f"ε = {required:g} at δ = {target.delta:g} on machine {worst}"
-        return f"{where}, and its noise on this plan gives {given:.4g}", worst
+        return f"{where}, and its noise on this plan gives {up(given, 4)}", worst
     if target.mu is not None and event.mus is not None:
-        return f"{target}, and its noise on this plan gives {event.mu:.4g}-GDP", None
-    return f"{target}, and its noise on this plan gives ε = {event.epsilon(target.stated_delta):.4g}", None
+        return f"{target}, and its noise on this plan gives {up(event.mu, 4)}-GDP", None
+    return f"{target}, and its noise on this plan gives ε = {up(event.epsilon(target.stated_delta), 4)}", None

@@ -15,7 +15,7 @@ from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
 from fedprivjax.privacy.group_privacy import group_guarantee
-from fedprivjax.privacy.paragraph import headline, paragraph, statement
+from fedprivjax.privacy.paragraph import headline, paragraph, statement, up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms
@@ -53,7 +53,7 @@ class PrivacyGuarantee:
     2-GDP for one record of one machine (replace-one)
       covers: every message a machine sends (no trusted server)
       theorem: Reshef & Levy 2025, Theorem 4.1
-      (ε, δ) = (9.997, 1e-05) exact; ε = 11.6 by the papers' conversion; 2-zCDP
+      (ε, δ) = (9.998, 1e-05) exact; ε = 11.6 by the papers' conversion; 2-zCDP
       per machine (2): μ min 1, median 1.5, max 2
       assumes: each record is used once
     """
@@ -261,7 +261,7 @@ class PrivacyGuarantee:
         try:
             return self.for_group(2, self.unit, relation)
         except Refusal as error:
-            level = f"ε = {self.epsilon:.4g} and δ = {self.delta:g}"
+            level = f"ε = {up(self.epsilon, 4)} and δ = {self.delta:g}"
             raise Refusal(f"relation must stay {self.relation!r}: {level} give no bound for {relation!r}") from error
 
     def for_user(self, records: int, *, exact: bool = False) -> "PrivacyGuarantee":

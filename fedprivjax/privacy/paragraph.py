@@ -10,7 +10,9 @@ from fedprivjax.checks.printable import printable
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
+    from fedprivjax.privacy.per_machine import Grouped
 
+SLACK = 1e-6  # relative excess of a privacy parameter that is not printed
 RATES = (0.01, 0.001)  # false-positive rates at which an attacker's true-positive rate is stated
 TUNING = "hyper-parameters, data preparation and metrics of private data are not covered"
 PRNG = (
@@ -22,10 +24,10 @@ PRNG = (
 def headline(guarantee: "PrivacyGuarantee") -> str:
     """Return the stated parameters of the worst machine."""
     if guarantee.mus is not None:
-        return f"{guarantee.mu:.4g}-GDP" if guarantee.private else "non-private: μ = inf"
+        return f"{up(guarantee.mus.max, 4)}-GDP" if guarantee.private else "non-private: μ = inf"
     if not guarantee.private:
         return "non-private: ε = inf"
-    return f"({guarantee.epsilon:.4g}, {guarantee.delta:g})-DP{_large(guarantee)}"
+    return f"({up(guarantee.epsilon, 4)}, {guarantee.delta:g})-DP{_large(guarantee)}"
 
 
 def statement(guarantee: "PrivacyGuarantee") -> str:
@@ -43,15 +45,20 @@ def statement(guarantee: "PrivacyGuarantee") -> str:
         f"theorem: {guarantee.theorem}",
         *([f"accounting: {guarantee.accounting}"] if guarantee.accounting else []),
         *([_conversions(guarantee)] if guarantee.mus is not None and guarantee.private else []),
-        f"per machine ({each.machines}): {symbol} min {each.min:.4g}, median {each.median:.4g}, max {each.max:.4g}",
+        f"per machine ({each.machines}): {symbol} {_spread(each)}",
         *(f"assumes: {assumption}" for assumption in guarantee.assumptions),
     ]
     return printable("\n  ".join(lines))
 
 
+def _spread(each: "Grouped") -> str:
+    return f"min {up(each.min, 4)}, median {up(each.median, 4)}, max {up(each.max, 4)}"
+
+
 def _conversions(guarantee: "PrivacyGuarantee") -> str:
-    exact = f"(ε, δ) = ({guarantee.epsilon:.4g}, {guarantee.delta:g}) exact{_large(guarantee)}"
-    return f"{exact}; ε = {guarantee.paper_epsilon:.4g} by the papers' conversion; {guarantee.zcdp:.4g}-zCDP"
+    exact = f"(ε, δ) = ({up(guarantee.epsilon, 4)}, {guarantee.delta:g}) exact{_large(guarantee)}"
+    paper = f"ε = {up(guarantee.paper_epsilon, 4)} by the papers' conversion"
+    return f"{exact}; {paper}; {up(guarantee.zcdp, 4)}-zCDP"
 
 
 def _large(guarantee: "PrivacyGuarantee") -> str:
@@ -95,15 +102,18 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
 
 
 def up(value: float, digits: int) -> str:
-    """Return a positive number rounded up to `digits` significant digits, as text, except for float64 rounding.
+    """Return a positive number rounded up to `digits` significant digits, as text.
 
-    >>> up(9.99726, 4), up(2.000000000000001, 4), up(0.0, 3)
-    ('9.998', '2', '0')
+    All privacy parameters are printed so. A relative excess of `SLACK` is ignored, which the calibration of the noise
+    to a target may leave.
+
+    >>> up(9.99726, 4), up(1.04306, 4), up(4.000001, 3), up(0.0, 3)
+    ('9.998', '1.044', '4', '0')
     """
     if not 0 < value < inf:
         return f"{value:g}"
     scale = 10.0 ** (digits - 1 - floor(log10(value)))
-    return f"{ceil(value * (1 - 1e-9) * scale) / scale:.{digits}g}"
+    return f"{ceil(value * (1 - SLACK) * scale) / scale:.{digits}g}"
 
 
 def smallest(guarantee: "PrivacyGuarantee") -> list[str]:
@@ -124,7 +134,7 @@ def _machines(guarantee: "PrivacyGuarantee") -> str:
     each, symbol = guarantee.stated, guarantee.symbol
     if each.max <= each.min * (1 + 1e-9):
         return ""
-    return f"; this is the worst of {each.machines} machines, whose {symbol} is {each.median:.4g} in the median"
+    return f"; this is the worst of {each.machines} machines, whose {symbol} is {up(each.median, 4)} in the median"
 
 
 def gains(guarantee: "PrivacyGuarantee") -> str:

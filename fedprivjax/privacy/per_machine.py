@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.problem.program import Once
 
 MOST = 2**31  # machines in a file
@@ -33,7 +34,7 @@ class Grouped:
     group: np.ndarray | None = None
 
     def __str__(self) -> str:
-        return f"{self.machines} machines from {self.min:.4g} to {self.max:.4g}, median {self.median:.4g}"
+        return f"{self.machines} machines from {up(self.min, 4)} to {up(self.max, 4)}, median {up(self.median, 4)}"
 
     __repr__ = __str__
 

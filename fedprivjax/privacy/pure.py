@@ -18,6 +18,7 @@ from scipy.special import gammaln
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy.accountants.dp_accounting_backend import UPPER, AccountantResult
 from fedprivjax.privacy.events import Event
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 
@@ -80,7 +81,7 @@ class PureEvent(Event):
     sensitivity: float = field(default=nan, init=False)
 
     def __str__(self) -> str:
-        return f"pure messages: ε₀ = {self.level:.4g} each\n  messages of {self.messages}"
+        return f"pure messages: ε₀ = {up(self.level, 4)} each\n  messages of {self.messages}"
 
     __repr__ = __str__
 

@@ -15,6 +15,7 @@ from fedprivjax.experiment.expected import ORDER
 from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.cross_check import AGREES, entry
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.report.colours import colour
 from fedprivjax.report.drawing import panelled
 from fedprivjax.report.text_table import Sheet
@@ -122,7 +123,7 @@ def audit_table(audits: Mapping[str, Audit | OneRunAudit]) -> Sheet:
             "REFUTED" if one.refuted else "not refuted",
             claim.terms.against,
             f"{claim.delta:g}",
-            f"{claim.epsilon:.4g}",
+            up(claim.epsilon, 4),
             _accounted(one),
             _achieved(one),
             f"{bounds.epsilon_lower:.3g}",
@@ -157,7 +158,7 @@ def _accounted(one: Audit | OneRunAudit) -> str:
     line = entry(one.guarantee.event, one.guarantee.delta)
     if not line.accountant:
         return "–"
-    return f"{'' if line.verdict == AGREES else '≥ '}{line.accountant_epsilon:.4g}"
+    return f"{'' if line.verdict == AGREES else '≥ '}{up(line.accountant_epsilon, 4)}"
 
 
 def _achieved(one: Audit | OneRunAudit) -> str:

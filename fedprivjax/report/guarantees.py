@@ -17,6 +17,7 @@ from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.optional_members import with_relation
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.problem.problem import Problem
@@ -44,12 +45,17 @@ def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], del
     table.add_columns("protocol", "setting", justify="left")
     table.add_columns("noise_std", *names, *(f"ε, {relation}" for relation in both), "sensitivity")
     for (job, row), each in zip(rows, related, strict=True):
-        values = [epsilon_text(value) if "ε" in name else f"{value:.4g}" for name, value in row.summary.items()]
+        values = [epsilon_text(value) if "ε" in name else _value(name, value) for name, value in row.summary.items()]
         values += [_or_dash(each.get(relation, np.nan)) for relation in both]
         values = values if row.private else ["non-private", *[""] * (len(values) - 1)]
         setting = _in_common(row.points)
         table.add_row(job.label, setting, range_text(*row.noise_std), *values, range_text(*row.sensitivity))
     return table
+
+
+def _value(name: str, value: float) -> str:
+    """Return a value of a column, rounded up if it is a privacy parameter."""
+    return up(value, 4) if "μ" in name else f"{value:.4g}"
 
 
 def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:

@@ -20,6 +20,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import bundle
 from fedprivjax.experiment.results import Results, load
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.report.colours import look, new_figure, slots
 from fedprivjax.report.display import Tables
 from fedprivjax.report.drawing import draw_curve, epsilon_axis
@@ -55,7 +56,7 @@ def row_table(rows: Sequence[Row], *, named: bool = False) -> Sheet:
     metric = known(first["metric"])
     setting = "".join(f", {name} {value:g}" for name, value in first["setting"].items())
     target = first["target_epsilon"]
-    level = f"ε = {first['epsilon']:.4g} given by the noise" if target is None else f"ε = {target:.3g}"
+    level = f"ε = {up(first['epsilon'], 4)} given by the noise" if target is None else f"ε = {up(target, 3)}"
     subject = f"{level} at δ = {first['delta']:g} for {first['unit']} ({first['relation']}), trust: {first['trust']}"
     setting += f" (federation {first['federation']})" * named
     table = Sheet(f"{first['experiment']}{setting}: {metric.title}, mean ± 95% interval; {subject}")

@@ -22,6 +22,7 @@ from fedprivjax.noise.pairwise import Pairwise
 from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.report.colours import CONSTANT, colour, look, slots
 from fedprivjax.report.drawing import add_legend, panelled, percent_ticks, point_title
 from fedprivjax.report.partition_plot import NAMED
@@ -167,7 +168,7 @@ def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
     which = run.problem.machine_name(worst[0]) if isinstance(run, ReadyRun) else f"machine {worst[0]}"
     which += f" and {worst.size - 1} more" if worst.size > 1 else ""
     title = "every machine" if worst.size == one.per_machine.size else f"the worst: {which}"
-    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"{title}, ε = {one.epsilon:.4g}")
+    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"{title}, ε = {up(one.epsilon, 4)}")
     _whole(axis.yaxis)
     return figure
 
@@ -200,7 +201,7 @@ def epsilon_spent(run: SavedRun | ReadyRun) -> Figure:
         points = np.append(0, ends), np.append(0, line)  # in between, the ε of the next point, which is larger
         axis.plot(*points, label=f"{name} machine", drawstyle="steps-pre", **look(place), markevery=[-1])
     axis.set(xlabel="round", ylabel=f"ε so far  (δ = {power_text(one.delta)}, {relations([one.terms])})", ylim=0)
-    axis.set_title(f"ε = {one.epsilon:.4g} in {size.rounds} rounds")
+    axis.set_title(f"ε = {up(one.epsilon, 4)} in {size.rounds} rounds")
     axis.grid(alpha=0.3)
     axis.legend()
     _whole(axis.xaxis)

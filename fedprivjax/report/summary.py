@@ -16,6 +16,7 @@ from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.report.text_table import Sheet
@@ -286,7 +287,8 @@ class Summary:
         fixed = {name: range_text(*each) for name, each in values.items()}
         if "mu" in values:
             delta = next(iter(self.best.values())).attrs["delta"]
-            fixed["mu"] += f" (ε = {range_text(*(target_epsilon('mu', value, delta) for value in values['mu']))})"
+            low, high = (up(target_epsilon("mu", pick(values["mu"]), delta), 4) for pick in (min, max))
+            fixed["mu"] += f" (ε = {low if low == high else f'{low} to {high}'})"
         return replace(self, best=reduced, fixed=fixed)
 
 

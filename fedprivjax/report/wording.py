@@ -11,6 +11,7 @@ import xarray as xr
 from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
@@ -80,12 +81,12 @@ def power_text(value: float) -> str:
 
 
 def epsilon_text(value: float) -> str:
-    """Return an ε to three digits, marked with "!" above `LARGE_EPSILON`.
+    """Return an ε, rounded up to three digits and marked with "!" above `LARGE_EPSILON`.
 
     >>> epsilon_text(4.3778), epsilon_text(65.32)
-    ('4.38', '65.3 !')
+    ('4.38', '65.4 !')
     """
-    return f"{value:.3g}" + (" !" if value > LARGE_EPSILON else "")
+    return up(value, 3) + (" !" if value > LARGE_EPSILON else "")
 
 
 def target_epsilon(name: str, value: float, delta: float) -> float:
@@ -136,7 +137,7 @@ def statement(terms: Terms) -> str:
     """Return unit, relation, trust model and theorem of a guarantee as text.
 
     >>> statement(Terms("server", "a theorem", unit=MACHINE))
-    'a machine, replace-one, trust: server; a theorem'
+    'all records of one machine, replace-one, trust: server; a theorem'
     """
     return f"{terms.unit}, {terms.stated_relation}, trust: {terms.against}; {terms.theorem}"
 

@@ -25,6 +25,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine.metrics import known
 from fedprivjax.engine.simulate import worse_than_constant
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.protocols import PROTOCOLS
 
 PROBLEM = linear_problem(
@@ -69,7 +70,7 @@ def test_a_run_as_text():
     assert lines[:2] == [f"Run: 5 rounds of {run.protocol}", "  parameters: 60"]
     name, values = next(iter(run.metrics.items()))
     assert lines[2].startswith(f"  last metrics: {name} {values[-1]:.4g}")
-    assert lines[3] == f"  privacy: ε = {run.guarantee.epsilon:.4g} at δ = 1e-05 for one record of one machine"
+    assert lines[3] == f"  privacy: ε = {up(run.guarantee.epsilon, 4)} at δ = 1e-05 for one record of one machine"
     assert lines[4].startswith("  wall time: ")
     assert len(lines) == 5
     assert max(map(len, lines)) < 160

@@ -17,6 +17,7 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import PrivacyGuarantee, gdp
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Assumption, Terms
 
@@ -55,9 +56,9 @@ def test_text_states_unit_relation_trust_and_assumptions():
         "replace-one",
         "every message a machine sends",
         "Reshef & Levy 2025, section 4",
-        "(24.38, 1e-05)",
+        f"({up(float(gdp.epsilon(4.0, 1e-5)), 4)}, 1e-05)",
         "ε > 10",
-        f"{8 + 4 * np.sqrt(2 * np.log(1e5)):.4g}",
+        up(8 + 4 * np.sqrt(2 * np.log(1e5)), 4),
         "min 1, median 2, max 4",
         "each record is used once",
         "increments to norm 0.5",

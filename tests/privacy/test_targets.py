@@ -35,6 +35,7 @@ from fedprivjax import (
 )
 from fedprivjax.privacy.calibration import exceeds, gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
@@ -193,7 +194,7 @@ def test_an_acknowledged_claim_runs_and_states_a_valid_epsilon(kind):
     plan = plan_of(protocol, Full(4))
     stated = guarantee(calibrate(protocol, PROBLEM, plan, delta=DELTA), PROBLEM, plan, DELTA)
     assert stated.epsilon > 2.2
-    assert f"({stated.epsilon:.4g}, 0.0001)-DP" in str(stated)
+    assert f"({up(stated.epsilon, 4)}, 0.0001)-DP" in str(stated)
     with pytest.raises(ValueError, match=r"^acknowledged must be true for noise_rule 'paper_moments'"):
         calibrate(replace(protocol, acknowledged=False), PROBLEM, plan, delta=DELTA)
 
@@ -262,7 +263,7 @@ def test_a_target_that_no_noise_meets_is_refused():
         (
             ruled(),
             {"epsilon": 1.0},
-            "SGD must give at most ε = 1 at δ = 0.0001, and its noise on this plan gives ε = 3.543",
+            "SGD must give at most ε = 1 at δ = 0.0001, and its noise on this plan gives ε = 3.544",
         ),
         (
             ruled(1.5),

@@ -141,7 +141,7 @@ def test_paths_over_rounds(best):
     assert sorted(labels(figure)) == ["free", "ours"]
     for axis, m in zip(figure.axes, AXES["per_round"], strict=True):
         assert axis.get_xlabel() == "round"
-        assert axis.get_title() == f"m = {m}, μ = 4 (ε = 19.62)"
+        assert axis.get_title() == f"m = {m}, μ = 4 (ε = 19.63)"
         assert len(axis.lines) == len(axis.collections) == 2
         np.testing.assert_array_equal(axis.lines[0].get_xdata(), ROUNDS)
         mean = best["ours"]["test_loss"].sel(per_round=m, mu=4.0).mean("seed")

@@ -13,6 +13,7 @@ from fedprivjax.experiment.run import run_jobs
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.report.colours import look, slots
 from fedprivjax.report.run_plots import VIEWS, plots_of_first
@@ -234,7 +235,7 @@ def test_the_chosen_run_of_an_experiment_is_drawn(found):
     assert name.startswith(f"dp_mu2 at m = 10, ε = 2, {step} (step_scale by the best mean test_accuracy")
     assert list(figures) == ["participation", "ε of each machine", "ε over rounds"]  # its noise is independent
     epsilon = best["realised_epsilon"].isel(seed=0).item()
-    assert figures["ε of each machine"].axes[0].get_title().endswith(f"ε = {epsilon:.4g}")
+    assert figures["ε of each machine"].axes[0].get_title().endswith(f"ε = {up(epsilon, 4)}")
     assert plots_of_first(this, []) == ("", {})
 
 

@@ -13,6 +13,7 @@ from fedprivjax import PrivacyGuarantee, experiment
 from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
@@ -175,7 +176,7 @@ def test_a_private_mean_above_a_non_private_one_has_a_remark(best):
 def test_epsilon_is_next_to_mu_and_large_ones_are_marked(best):
     found = columns(tables.results_table(summary(make(), best), "test_loss"))
     epsilon = next(cells for name, cells in found.items() if "ε" in name)
-    small, large = (f"{float(gdp.epsilon(mu, DELTA)):.3g}" for mu in MU)
+    small, large = (up(float(gdp.epsilon(mu, DELTA)), 3) for mu in MU)
     assert epsilon == [small, small, f"{large} !", f"{large} !"]
 
 
@@ -200,8 +201,8 @@ def test_the_realised_epsilon_is_the_worst_runs_next_to_its_target(best):
     found = columns(table)
     small, large = (float(gdp.epsilon(mu, DELTA)) for mu in MU)
     assert found["mu"] == ["1", "1", "64", "64"]
-    assert found["target ε"] == [f"{small:.3g}"] * 2 + [f"{large:.3g} !"] * 2
-    assert found["ours"] == [f"{0.9 * small:.3g}"] * 2 + [f"{0.9 * large:.3g} !"] * 2
+    assert found["target ε"] == [up(small, 3)] * 2 + [f"{up(large, 3)} !"] * 2
+    assert found["ours"] == [up(0.9 * small, 3)] * 2 + [f"{up(0.9 * large, 3)} !"] * 2
     assert "free" not in found
 
 
@@ -242,7 +243,7 @@ def test_a_realised_epsilon_that_differs_from_its_target_has_a_table(best, off, 
 def test_a_fixed_target_is_in_the_protocols_column_header(best):
     settings = make(protocol=OWN, sweep={"per_round": PER_ROUND, "seeds": SEEDS})
     found = columns(tables.realised_table(summary(settings, {**best, "ours": best["ours"].isel(mu=0, drop=True)})))
-    target = f"{float(gdp.epsilon(1.0, DELTA)):.3g}"
+    target = up(float(gdp.epsilon(1.0, DELTA)), 3)
     assert found == {"per_round": ["2", "3"], f"ours (target {target})": [target] * 2}
 
 
