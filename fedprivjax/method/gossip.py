@@ -54,7 +54,8 @@ class Gossip(Algorithm):
     round. The reported result is the mean of the machines' parameters.
 
     Attributes:
-        steps: algorithm of each machine's steps, such as `GradientSteps()`. Its `reads` must be `Mean()`. Every machine
+        steps: algorithm of each machine's steps, such as `GradientSteps()`. Its server must read the mean of each
+            round's messages (`reads = Mean()`), not sums over rounds. Every machine
             holds its own copy of the state that the algorithm's server would have, and all floating-point numbers of
             this state are averaged with the neighbours'.
         mixing: rule for the weights W (`Mixing`): a graph, a networkx graph, a matrix W, or a list. Graphs are "ring",

@@ -294,7 +294,7 @@ class GaussianMean(PrivateMean):
         return (Assumption("one intrusion"),) if self.trust == "pan-private" else ()
 
     def needed_noise(self, facts: RunFacts, target: Target) -> float:
-        """Return the smallest σ that meets a target. It is the noise of the user with the largest noise."""
+        """Return the smallest σ with which all users meet a target."""
         multiplier = sqrt(facts.plan.uses.max()) / target.largest_mu
         hiding = replace(self, noises=None).hiding(facts.plan)
         return HEADROOM * float(multiplier * sensitivity(facts.bound.norm) / hiding)

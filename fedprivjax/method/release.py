@@ -80,8 +80,8 @@ class Privacy(Part):
     A privacy object defines `event`, which says what is released and with which noise, and `mechanism`, which samples
     the noise. Guarantees name the class whose `event` they rely on.
 
-    If a subclass overrides other functions of its parent than those in `FREE`, the parent's event may no longer be
-    true. It must then define `event` again, or private runs raise Refusal.
+    If a subclass overrides a function that can change what is released, the parent's event may no longer be true. It
+    must then define `event` again, or private runs raise Refusal. Functions that cannot change it are listed in `FREE`.
 
     Attributes:
         noise_rule: rule that computes the noise from a target.

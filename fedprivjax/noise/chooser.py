@@ -48,9 +48,9 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
     noise `noise_std`.
 
     Args:
-        noise_schedule: a name in `NOISE_SCHEDULES`, or positive numbers: relative noise of a machine's first, second, …
-            message. Only ratios of the numbers matter. They are scaled so that 1/r² sums to 1 for the machine with the
-            largest sum.
+        noise_schedule: a name in `NOISE_SCHEDULES`, which says what each name does, or positive numbers: relative noise
+            of a machine's first, second, … message. Only ratios of the numbers matter. They are scaled so that 1/r²
+            sums to 1 for the machine with the largest sum.
         schedule: participation schedule: which machines take part in each round.
 
     Source: Reshef & Levy 2025 for "proportional". With "uniform" and "gap", a machine must know in advance in which

@@ -113,7 +113,8 @@ class Pilot:
     def attributes(self, dimension: int) -> dict[str, Any]:
         """Return texts and numbers that describe the pilot, for the attributes of the result of `plan`.
 
-        The names are `pilot` (a warning that the data are synthetic), `pilot_seeds` and `pilot_data`.
+        A pilot is a short run of each method on synthetic data. The names are `pilot` (a warning that the data are
+        synthetic), `pilot_seeds` (number of runs of each method) and `pilot_data` (a description of the data).
 
         Args:
             dimension: number of parameters of the model.

@@ -96,7 +96,7 @@ def test_a_replaced_record_moves_a_message_by_the_scaled_bound():
     [
         ((0.5, 0.3, 0.1), "machine_weights must be positive and add up to 1, got a sum of 0.9"),
         ((1.2, -0.2, 0.0), "machine_weights must be positive"),
-        ((0.5, 0.5, np.nan), "machine_weights must be positive and add up to 1, got a sum of nan"),
+        ((0.5, 0.5, np.nan), "machine_weights must be positive and add up to 1, got the weight nan"),
     ],
 )
 def test_refused_weights(weights, says):

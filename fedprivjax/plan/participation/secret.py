@@ -51,9 +51,9 @@ class PoissonCohorts(Participation):
 
     @property
     def per_round(self) -> int:
-        """Largest number of machines in a round, which is exceeded with probability at most 1e-12.
+        """Largest number of machines that a round may have.
 
-        A round with more machines is sampled again.
+        A sampled round has more machines with probability at most 1e-12, and is then sampled again.
         """
         return _width(self.machines, self.rate)
 
