@@ -142,7 +142,7 @@ def influence(start: "ReadyRun") -> str:
     least, most = int(np.argmin(table.sizes)), int(np.argmax(table.sizes))
     private = start.event.terms.unit == RECORD and start.protocol.noise_std and np.ndim(start.target.epsilon) == 0
     small, large = map(problem.machine_name, (least, most))
-    louder = f", and {small} sets the noise" if private else ""
+    louder = f", and {small} has the largest noise" if private else ""
     sized = f"{small} ({table.sizes[least]:,} of {table.sizes.sum():,} records)"
     return f"every machine counts equally: {sized} as much as {large} ({table.sizes[most]:,}){louder}"
 

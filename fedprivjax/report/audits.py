@@ -158,7 +158,7 @@ def _accounted(one: Audit | OneRunAudit) -> str:
     line = entry(one.guarantee.event, one.guarantee.delta)
     if not line.accountant:
         return "–"
-    return f"{'' if line.verdict == AGREES else '≥ '}{up(line.accountant_epsilon, 4)}"
+    return up(line.accountant_epsilon, 4) if line.verdict == AGREES else f"≥ {line.accountant_epsilon:.4g}"
 
 
 def _achieved(one: Audit | OneRunAudit) -> str:

@@ -124,7 +124,7 @@ def weights(sizes, **options):
 
 def test_unequal_machines_that_count_equally_are_named():
     said = "every machine counts equally: machine 1 (3 of 10 records) as much as machine 0 (7)"
-    assert weights([7, 3]) == f"{said}, and machine 1 sets the noise"
+    assert weights([7, 3]) == f"{said}, and machine 1 has the largest noise"
     assert weights([5, 5]) is None
     assert weights([7, 3], machine_weights=[0.7, 0.3]) is None
 
