@@ -215,6 +215,11 @@ class IntegerSums(WorkPrivacy):
 
         D is the dimension of the update, rounded up to a power of two. The rotation is public and differs between
         rounds.
+
+        Args:
+            message: clipped update, a pytree.
+            bound: number of the round, which determines the rotation.
+            info, noise, facts: not used.
         """
         return rotated(ravel_pytree(message)[0], bound.round)
 

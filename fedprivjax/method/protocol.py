@@ -205,8 +205,9 @@ class Protocol(Decorated):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         """Return the mechanism that samples the run's noise, before it is scaled by `noise_std`.
 
-        It samples once per seed, and all configurations of a sweep use the same sample. It may therefore not depend on
-        real-valued settings. The only exception are targets that the privacy object lists in `noise_follows`.
+        It samples once per seed, and all configurations of a sweep use the same sample. Configurations differ in
+        real-valued settings, such as the clip, so the sampled noise must not depend on these. An exception are targets
+        that the privacy object lists in `noise_follows`: their configurations do not share a sample.
 
         Args:
             problem: the optimisation problem.

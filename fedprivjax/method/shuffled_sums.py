@@ -98,7 +98,7 @@ class VectorSum:
         probability that one of them is 1.
 
         Args:
-            total_levels: sum of the users' levels, int32 [d].
+            total_levels: sum over users of their vectors' coordinates, rounded to whole numbers (levels); int32 [d].
             noise_levels: number of noise bits that are 1, minus ⌊n·q·p⌋, int32 [d].
             users: n; may be traced.
             remainder: n·q·p − ⌊n·q·p⌋, the part of the expected number of ones that the integer above leaves out.

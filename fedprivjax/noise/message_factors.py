@@ -275,7 +275,7 @@ def anytime_workload(schedule: Schedule, shares: np.ndarray, messages: int) -> n
         messages: largest number of messages of a machine.
 
     >>> from fedprivjax.plan.participation import Full
-    >>> anytime_workload(Full(2).draw(1, np.random.default_rng(0)), np.ones(2), 1).tolist()  # (2/3)² of half of 1
+    >>> anytime_workload(Full(2).draw(1, np.random.default_rng(0)), np.ones(2), 1).tolist()  # (2/3)² times variance 1/2
     [[0.2222222222222222]]
     """
     standing = np.cumsum(anytime(schedule.size.rounds)[:, ::-1], axis=1)[:, ::-1]  # an increment's noise persists

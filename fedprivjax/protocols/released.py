@@ -186,9 +186,10 @@ class ReleasedRules:
 
 
 def released(theory: Theory) -> Theory:
-    """Return a theory that has only the default step of another theory.
+    """Return a theory with the default step size of another theory, and without its bounds.
 
-    It is used for methods that reproduce released code of other groups. `fedprivjax plan` does not compare them.
+    Methods that reproduce the released code of other groups use it. Without bounds, `fedprivjax plan` leaves these
+    methods out of its comparison.
 
     Args:
         theory: theory of the published method.

@@ -191,7 +191,8 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the mean of a metric over each run's evaluations, without the dimension `round`.
 
-    A diverged run has NaN. For a gradient norm, the mean is the expectation at a uniformly random evaluated iterate.
+    Rounds without an evaluation are NaN, and are left out. The mean of a diverged run is NaN. For a gradient norm, the
+    mean is the expectation at a uniformly random evaluated iterate.
 
     Some metrics are functions of another, recorded metric. The function is then applied to the mean: "noise_rms", for
     example, is the root of the mean of "noise_mean_square".

@@ -172,8 +172,8 @@ def empirical_variance(
         diversity: mean squared distance of the machines' gradients to their mean. The paper omits it, which is wrong if
             only some machines take part. For example, one of two machines with full batches and gradients ±1 has
             variance 1.
-        total_records: number of all machines' records. If a round uses at least as many, MK, then `sampling` is 0. The
-            paper does so, but it is wrong for sampling with replacement. None never sets `sampling` to 0.
+        total_records: number of all machines' records. If a round's M·K records are at least this number, `sampling` is
+            0. The paper does so, but it is wrong for sampling with replacement. With None, `sampling` is never 0.
 
     Returns:
         A `Variance`:
