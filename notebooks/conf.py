@@ -210,6 +210,12 @@ def readable(app, what, name, value, options, lines):
         lines[at] = re.sub(r"^(\s*[\w, ]+: )(\w\.(?: |$))", r"\1\\\2", line)
 
 
+def whole_text(app, what, name, value, options, lines):
+    """A property's text as it is: Napoleon would take what stands before its first colon for a type."""
+    if what == "property":
+        lines.insert(0, "")
+
+
 def functions_by_name(app, what, name, value, options, signature, returned):
     """Functions that are defaults are shown by their names: a signature with `<function f>` is none to Sphinx."""
     return signature and (re.sub(r"<function ([\w.]+)>", r"\1", signature), returned)
@@ -346,5 +352,6 @@ def setup(app):
     app.connect("source-read", opened_in_colab)
     app.connect("missing-reference", by_public_name, priority=400)  # before intersphinx
     app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", whole_text, priority=400)
     app.connect("autodoc-process-docstring", described)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

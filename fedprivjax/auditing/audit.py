@@ -92,10 +92,11 @@ class Audit:
 
     @property
     def best(self) -> Found:
-        """Name and lower bounds of the best score. A score is a test statistic: one number per run.
+        """Name and lower bounds of the best score.
 
-        The best score is the likelihood ratio, which is the most powerful one if the claim is right. If some scores
-        refute the claim, it is instead the refuting score with the largest bound.
+        A score is a test statistic, one number per run. The best score is the likelihood ratio, which is the most
+        powerful one if the claim is right. If some scores refute the claim, it is instead the refuting score with the
+        largest bound.
         """
         refuting = [found for found in self.found if found.name in self.refuted]
         return max(refuting, key=lambda one: (one.strict.epsilon_lower, one.strict.mu_lower), default=self.found[0])
@@ -125,9 +126,10 @@ class Audit:
 
     @property
     def refuted(self) -> tuple[str, ...]:
-        """Names of the test statistics (scores) whose lower bounds exceed the claim. Empty: not refuted.
+        """Names of the test statistics (scores) whose lower bounds exceed the claim.
 
-        If the claim is right, the probability of any name here is at most the audit's `verdict`.
+        It is empty if the claim is not refuted. If the claim is right, the probability of any name here is at most the
+        audit's `verdict`.
         """
         return tuple(found.name for found in self.found if found.strict.refute(self.guarantee))
 

@@ -41,7 +41,7 @@ class Minibatch:
 
     @property
     def used(self) -> jax.Array:
-        """Boolean mask of the places, shape [width]: True for records, False for padding."""
+        """Mask of the places, True for records and False for padding; bool [width]."""
         return jnp.ones(self.weights.shape, bool) if self.all_records else self.weights != 0
 
     @property
@@ -100,7 +100,7 @@ class LocalData:
 
     @property
     def taken(self) -> jax.Array:
-        """Float32 mask of the local steps, shape [steps]: 1 for steps that are taken, 0 for skipped ones."""
+        """Mask of the local steps, 1 if a step is taken and 0 if it is skipped; float32 [steps]."""
         return jnp.any(self.weights != 0, axis=1).astype(jnp.float32) if self.skips else jnp.ones(self.samples.shape[0])
 
     @property

@@ -47,10 +47,9 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             used records' messages is still divided by K. None uses K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`.
-        noise_rule: rule that computes the noise from ε: "accountant" or "advanced"
-            (`fedprivjax.privacy.noise_rules.NOISE_RULES` describes them). A `PaperMoments` object is a published rule
-            whose claimed ε is invalid. It is meant for runs with a given `noise_std`, in which a rule only sets the
-            ratios between the noises of machines.
+        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. A
+            `PaperMoments` object is a published rule whose claimed ε is invalid. It is meant for runs with a given
+            `noise_std`, in which a rule only sets the ratios between the noises of machines.
         delta: δ of every machine, or one number for each, at most the run's δ. "records" is 1/n_i² for a machine with
             n_i records. None is the run's δ.
         relative_privacy: one number for each machine, to which its ε is proportional. The machine with the largest

@@ -76,7 +76,7 @@ class PrivacyGuarantee:
 
     @property
     def stated(self) -> Grouped:
-        """Privacy parameter of every machine: μ if it is known, otherwise ε. Equal machines are grouped."""
+        """Privacy parameter of every machine: μ if it is known, otherwise ε, with equal machines grouped."""
         if self.mus is not None:
             return self.mus
         if self.epsilons is not None:

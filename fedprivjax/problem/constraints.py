@@ -79,7 +79,7 @@ class ConstraintSet(Decorated):
 
     @property
     def described(self) -> str:
-        """Text that describes the set in messages and tables. Default: its `repr`, such as "Ball(radius=1.0)"."""
+        """Text that describes the set in messages and tables, by default its `repr`."""
         return f"{self}"
 
     @property

@@ -175,10 +175,10 @@ def test_marks(worst, private, large):
 
 def test_text_states_unit_relation_trust_and_assumptions():
     assert str(guarantee(1.0, 14.2415, 3.0)).splitlines() == [
-        "(14.24, 1e-05)-DP (large: ε > 10) for one record of one machine (replace-one)",
+        "(14.25, 1e-05)-DP (large: ε > 10) for one record of one machine (replace-one)",
         "  covers: every message a machine sends (no trusted server)",
         "  theorem: Lowy & Razaviyayn 2023, Algorithm 1",
-        "  per machine (3): ε min 1, median 3, max 14.24",
+        "  per machine (3): ε min 1, median 3, max 14.25",
         "  assumes: batches are secret",
         "  assumes: gradients are clipped to 1",
     ]

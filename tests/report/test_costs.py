@@ -115,7 +115,7 @@ def test_a_panel_for_each_cost_and_a_line_for_each_protocol():
     assert [axis.get_xlabel() for axis in figure.axes] == ["rounds", "sent by a machine", "gradients a record"]
     assert {axis.get_xscale() for axis in figure.axes} == {"log"}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours", "theirs"]
-    assert "μ = 0.5 (ε = 1.993)" in rounds.get_title()
+    assert "μ = 0.5 (ε = 1.994)" in rounds.get_title()
     for place, data in enumerate(BEST.values()):
         whole = float(data["rounds_taken"][0])
         mean = data["test_accuracy"].sel(mu=0.5).mean("seed")
@@ -185,7 +185,7 @@ def test_a_file_may_say_where_runs_are_drawn():
 def test_titles_show_the_value_that_is_drawn():
     this = Summary(BEST, evaluation=EvaluationSettings(at={"mu": 3.7}))
     over_rounds = plots.metric_over_rounds(this, "test_accuracy")
-    assert [axis.get_title() for axis in over_rounds.axes] == ["μ = 4 (ε = 24.38)"]
+    assert [axis.get_title() for axis in over_rounds.axes] == ["μ = 4 (ε = 24.39)"]
     against = metric_against_costs(this)
     assert against.axes[0].get_title().startswith("μ = 4 (ε = ")
 
