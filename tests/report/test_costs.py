@@ -7,6 +7,7 @@ import xarray as xr
 from fedprivjax import Refusal, experiment, plot
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.paragraph import up
 from fedprivjax.report import plots
 from fedprivjax.report.plots import metric_against_costs
 from fedprivjax.report.summary import Summary
@@ -131,7 +132,7 @@ def test_a_panel_for_each_cost_and_a_line_for_each_protocol():
 def test_a_row_of_panels_for_each_participation():
     best = {label: dataset("per_round", "mu", rounds=rounds) for label, rounds in (("ours", 20.0), ("theirs", 40.0))}
     figure = metric_against_costs(Summary(best, evaluation=EvaluationSettings(at={"mu": 4.0})))
-    level = f"μ = 4 (ε = {gdp.epsilon(4.0, DELTA):.4g})"
+    level = f"μ = 4 (ε = {up(gdp.epsilon(4.0, DELTA), 4)})"
     assert [axis.get_title() for axis in figure.axes] == [f"m = 2, {level}", "", "", f"m = 3, {level}", "", ""]
     assert [bool(axis.get_ylabel()) for axis in figure.axes] == [True, False, False] * 2
 
