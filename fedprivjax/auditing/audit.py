@@ -38,7 +38,7 @@ from fedprivjax.noise import Randomised
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.paragraph import down, up
 from fedprivjax.problem.models import Clipping
 
 LEVEL = 0.05  # error probability of a bound
@@ -135,11 +135,11 @@ class Audit:
 
     def __str__(self) -> str:
         claim, bounds = self.guarantee, self.best.bounds
-        by_mu = "" if claim.mu is None else f", ε ≥ {bounds.gdp_epsilon_lower:.3g} by μ"
+        by_mu = "" if claim.mu is None else f", ε ≥ {down(bounds.gdp_epsilon_lower, 3)} by μ"
         verdict = f"refuted by {', '.join(self.refuted)}" if self.refuted else "not refuted"
         return (
             f"{self.protocol}, trust {claim.terms.against}: claimed ε = {up(claim.epsilon, 4)} at δ = {claim.delta:g}; "
-            f"proved at 95%: ε ≥ {bounds.epsilon_lower:.3g}{by_mu}, by {sum(bounds.runs)} runs; {verdict}"
+            f"proved at 95%: ε ≥ {down(bounds.epsilon_lower, 3)}{by_mu}, by {sum(bounds.runs)} runs; {verdict}"
         )
 
     __repr__ = __str__

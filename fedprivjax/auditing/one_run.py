@@ -30,7 +30,7 @@ from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.optional_members import privacy_of
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.paragraph import down, up
 from fedprivjax.problem.problem import Problem
 
 COINS = 1  # separates the coins' random stream from the run's
@@ -105,7 +105,8 @@ class OneRunAudit:
 
     def __str__(self) -> str:
         b = self.bounds
-        proved = f"ε ≥ {b.epsilon_lower:.3g} at δ = {b.delta:g} for any mechanism; μ ≥ {b.mu_lower:.3g} if it is GDP"
+        epsilon, mu = down(b.epsilon_lower, 3), down(b.mu_lower, 3)
+        proved = f"ε ≥ {epsilon} at δ = {b.delta:g} for any mechanism; μ ≥ {mu} if it is GDP"
         return f"{self.protocol}: {b.right} of {b.guesses} guesses right ({b.canaries} canaries): {proved}\n" + (
             f"  claimed: ε = {up(self.guarantee.epsilon, 4)}; canaries reach μ = {self.attained:.3g}"
         )

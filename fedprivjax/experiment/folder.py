@@ -130,11 +130,15 @@ def finished(folder: Path) -> bool:
     if not (folder / RESULTS).is_file():
         return False
     try:
-        made = read(folder)[1]["provenance"]
+        attributes = read(folder)[1]
     except Refusal as refusal:
         warn(f"the results in {folder} are computed again: {refusal}")
         return False
-    inputs = read_inputs(folder / INPUTS)
+    there = _settings(folder / SPEC) if (folder / SPEC).is_file() else None
+    if there is not None and _settings_in(str(attributes.get("settings", ""))) != there:
+        warn(f"the results in {folder} are computed again: {RESULTS} is of another experiment than {SPEC}")
+        return False
+    made, inputs = attributes["provenance"], read_inputs(folder / INPUTS)
     return inputs is None or all(made.get(name) == found for name, found in inputs.versions.items())
 
 
@@ -308,6 +312,14 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _settings(spec: Path) -> dict[str, Any] | None:
     """Return the settings of a results folder that a run must share to resume, or None if the file is damaged."""
     try:
-        return without_callback(toml_value(text_of(spec, TOML_BYTES, follow=False)))
+        return _settings_in(text_of(spec, TOML_BYTES, follow=False))
+    except Unreadable:
+        return None
+
+
+def _settings_in(text: str) -> dict[str, Any] | None:
+    """Return the settings in a text that a run must share to resume, or None if it is not TOML."""
+    try:
+        return without_callback(toml_value(text))
     except Unreadable:
         return None

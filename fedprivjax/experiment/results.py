@@ -138,6 +138,9 @@ def _require_of(spec: Experiment, datasets: Mapping[str, xr.Dataset]) -> None:
     for one in spec.protocol:
         require_choice("protocol label", one.label, datasets)
         data = datasets[one.label]
+        if data.attrs["delta"] != spec.evaluation.delta:
+            wanted = f"delta of the results of {one.label!r} must be that in {folder.SPEC}, {spec.evaluation.delta:g}"
+            raise Refusal(f"{wanted}, got {data.attrs['delta']:g}. Load them with the {folder.SPEC} of their run")
         found, axes = set(map(str, data["diverged"].dims)), {*spec.sweep.over, *one.grid}
         missing = {*one.grid} - found | {
             n for n, each in spec.sweep.over.items() if not np.isin(each, data.get(n, each)).all()

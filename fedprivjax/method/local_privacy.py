@@ -120,8 +120,8 @@ class NoisyUpdates:
         trust: "server" if the server adds noise to the mean, "none" if every machine adds noise to its own update.
         clip: C, bound on the norm of an update; with an `AdaptiveClip`, noise and sensitivity are multiples of it.
         relation: neighbouring relation, a key of `RELATIONS`.
-        noise_schedule: "independent", a factor over rounds of a trusted server's noise, see `noise.rounds`, or a
-            `Pairwise`.
+        noise_schedule: "independent", a factor over rounds of a trusted server's noise, see `noise.server_factors`,
+            or a `Pairwise`.
         stateful: True if a machine keeps a state between rounds.
         encoder: encoder of the machines' messages, or None. Machines then add their noise before it.
         dimension: number of numbers in a message.

@@ -259,7 +259,7 @@ class Cancelling(Standing):
 
 @struct.dataclass
 class Written(Standing):
-    """Noise `r·(F⁻¹ξ)_k` in a machine's k-th message, see `noise.sums`. The only sampler of such messages.
+    """Noise `r·(F⁻¹ξ)_k` in a machine's k-th message, see `noise.message_factors`. The only sampler of such messages.
 
     All normals are stored, [machines, messages, d].
 

@@ -202,9 +202,7 @@ class PrivacyGuarantee:
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 
-    def for_group(
-        self, size: int, unit: str | None = None, relation: str | None = None, *, exact: bool = False
-    ) -> "PrivacyGuarantee":
+    def for_group(self, size: int, unit: str | None = None, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee if k = `size` protected units change together, instead of a single one.
 
         For Gaussian mechanisms (where μ becomes kμ) and Poisson samples, ε is computed from the mechanism, at the same
@@ -214,7 +212,6 @@ class PrivacyGuarantee:
         Args:
             size: number k of units in a group. They may be on different machines.
             unit: text that names the group in the result. By default "any k of: " and the guarantee's unit.
-            relation: neighbouring relation of the result. By default that of the guarantee.
             exact: True to raise Refusal instead of using the general bound.
 
         Raises:
@@ -230,7 +227,7 @@ class PrivacyGuarantee:
         """
         require_at_least("size", size, 1)
         unit = (self.unit if size == 1 else f"any {size} of: {self.unit}") if unit is None else unit
-        return group_guarantee(self, size, unit, relation or self.relation, exact=exact)
+        return group_guarantee(self, size, unit, self.relation, exact=exact)
 
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
         """Return the guarantee for another neighbouring relation: "replace-one" from "add-or-remove-one".
@@ -259,7 +256,7 @@ class PrivacyGuarantee:
     def _replaced(self, relation: str) -> "PrivacyGuarantee":
         """Return the guarantee of a group of one unit that is removed and one that is added."""
         try:
-            return self.for_group(2, self.unit, relation)
+            return group_guarantee(self, 2, self.unit, relation)
         except Refusal as error:
             level = f"ε = {up(self.epsilon, 4)} and δ = {self.delta:g}"
             raise Refusal(f"relation must stay {self.relation!r}: {level} give no bound for {relation!r}") from error

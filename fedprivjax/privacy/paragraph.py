@@ -110,10 +110,23 @@ def up(value: float, digits: int) -> str:
     >>> up(9.99726, 4), up(1.04306, 4), up(4.000001, 3), up(0.0, 3)
     ('9.998', '1.044', '4', '0')
     """
-    if not 0 < value < inf:
-        return f"{value:g}"
+    return _rounded(ceil, value * (1 - SLACK), digits)
+
+
+def down(value: float, digits: int) -> str:
+    """Return a positive number rounded down to `digits` significant digits, as text: a lower bound on a parameter.
+
+    >>> down(1.99679, 3), down(0.0, 3)
+    ('1.99', '0')
+    """
+    return _rounded(floor, value, digits)
+
+
+def _rounded(rounding: Callable[[float], int], value: float, digits: int) -> str:
+    if not 1e-300 < value < inf:
+        return f"{value:.{digits}g}"
     scale = 10.0 ** (digits - 1 - floor(log10(value)))
-    return f"{ceil(value * (1 - SLACK) * scale) / scale:.{digits}g}"
+    return f"{rounding(value * scale) / scale:.{digits}g}"
 
 
 def smallest(guarantee: "PrivacyGuarantee") -> list[str]:

@@ -15,7 +15,7 @@ from fedprivjax.experiment.expected import ORDER
 from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.cross_check import AGREES, entry
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.paragraph import down, up
 from fedprivjax.report.colours import colour
 from fedprivjax.report.drawing import panelled
 from fedprivjax.report.text_table import Sheet
@@ -126,8 +126,8 @@ def audit_table(audits: Mapping[str, Audit | OneRunAudit]) -> Sheet:
             up(claim.epsilon, 4),
             _accounted(one),
             _achieved(one),
-            f"{bounds.epsilon_lower:.3g}",
-            "–" if claim.mu is None else f"{bounds.gdp_epsilon_lower:.3g}",
+            down(bounds.epsilon_lower, 3),
+            "–" if claim.mu is None else down(bounds.gdp_epsilon_lower, 3),
             _scored(one),
         )
     return table
@@ -158,7 +158,7 @@ def _accounted(one: Audit | OneRunAudit) -> str:
     line = entry(one.guarantee.event, one.guarantee.delta)
     if not line.accountant:
         return "–"
-    return up(line.accountant_epsilon, 4) if line.verdict == AGREES else f"≥ {line.accountant_epsilon:.4g}"
+    return up(line.accountant_epsilon, 4) if line.verdict == AGREES else f"≥ {down(line.accountant_epsilon, 4)}"
 
 
 def _achieved(one: Audit | OneRunAudit) -> str:

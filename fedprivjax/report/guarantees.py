@@ -13,11 +13,11 @@ from fedprivjax.experiment import TRIAL
 from fedprivjax.experiment.jobs import Job
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy.cross_check import entry
+from fedprivjax.privacy.cross_check import AGREES, Entry, entry
 from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.optional_members import with_relation
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.paragraph import down, up
 from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.problem.problem import Problem
@@ -45,7 +45,7 @@ def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], del
     table.add_columns("protocol", "setting", justify="left")
     table.add_columns("noise_std", *names, *(f"ε, {relation}" for relation in both), "sensitivity")
     for (job, row), each in zip(rows, related, strict=True):
-        values = [epsilon_text(value) if "ε" in name else _value(name, value) for name, value in row.summary.items()]
+        values = [_value(name, value) for name, value in row.summary.items()]
         values += [_or_dash(each.get(relation, np.nan)) for relation in both]
         values = values if row.private else ["non-private", *[""] * (len(values) - 1)]
         setting = _in_common(row.points)
@@ -54,7 +54,11 @@ def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], del
 
 
 def _value(name: str, value: float) -> str:
-    """Return a value of a column, rounded up if it is a privacy parameter."""
+    """Return a value of a column: a privacy parameter rounded up, and a lower bound on one rounded down."""
+    if "at least" in name:
+        return down(value, 3)
+    if "ε" in name:
+        return epsilon_text(value)
     return up(value, 4) if "μ" in name else f"{value:.4g}"
 
 
@@ -74,12 +78,18 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
         line = entry(row.event, delta)
         if row.event.claim is not None:
             claims[job.label] = line.theorem
-        accountant = (line.accountant, _or_dash(line.accountant_epsilon))
+        accountant = (line.accountant, _accounted(line))
         cells = (job.label, _or_dash(line.epsilon), *accountant, line.verdict, _or_dash(line.valid))
         rows.setdefault(cells, []).extend(row.points)
     for (label, *cells), points in rows.items():
         table.add_row(label, _in_common(points), *cells)
     return Group(table, *(Text(f"{label}: the claim is that of {theorem}") for label, theorem in claims.items()))
+
+
+def _accounted(line: Entry) -> str:
+    """Return an accountant's ε as text, rounded down if it is a lower bound."""
+    lower = line.verdict != AGREES and line.accountant_epsilon == line.lower
+    return down(line.lower, 3) if lower else _or_dash(line.accountant_epsilon)
 
 
 def _or_dash(epsilon: float) -> str:

@@ -34,6 +34,8 @@ LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the 
 LONG = 24  # largest number of rows of a table that is open
 LEAST, MOST = 59, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
 ADDRESS = rf"^data:image/svg\+xml,[\w%.~{re.escape(SAFE)}-]*$"  # no quotes, no tags
+NARROW = "^$|" + ADDRESS.replace(re.escape(" "), "")  # a srcset ends an address at a space
+WIDE, FIGURES = 5_000_000, 8  # largest number of characters of an address, and of figures of a run
 
 
 class Drawn(BaseModel):
@@ -46,17 +48,18 @@ class Drawn(BaseModel):
     """
 
     name: str
-    address: str = Field(pattern=ADDRESS)
-    narrow: str = Field(pattern=f"^$|{ADDRESS}")
-    least: int
-    most: int
+    address: str = Field(pattern=ADDRESS, max_length=WIDE)
+    narrow: str = Field(pattern=NARROW, max_length=WIDE)
+    least: int = Field(ge=1, le=10_000)
+    most: int = Field(ge=1, le=10_000)
 
 
 class RunFigures(BaseModel):
-    """Name and figures of one run, the content of `run_figures.json`."""
+    """Name and figures of one run, and the date of its results: the content of `run_figures.json`."""
 
     run: str = ""
-    figures: list[Drawn] = []
+    figures: list[Drawn] = Field(default=[], max_length=FIGURES)
+    date: str | None = None
 
 
 NONE = RunFigures()
@@ -72,12 +75,14 @@ def write_page(
         of_run: name and figures of one run, which are written to the folder, too, or None for those that it holds.
     """
     file, kept, shown = results.folder / PAGE, results.folder / RUN_FIGURES, NONE
+    date = results.provenance.get("date")
     if of_run is not None:
-        shown = RunFigures(run=of_run[0], figures=as_drawn(of_run[1]))
+        shown = RunFigures(run=of_run[0], figures=as_drawn(of_run[1]), date=date)
         write_atomically(kept, shown.model_dump_json())
     else:
         with suppress(OSError, ValueError):  # missing or damaged: the page has none
             shown = RunFigures.model_validate(json_from(kept, follow=False))
+        shown = shown if shown.date == date else NONE  # figures of other results
     write_atomically(file, page(this, results, plots, shown))
     return file
 

@@ -217,6 +217,20 @@ def test_the_provenance_is_that_of_the_results_whatever_stands_beside_them(found
     assert folder.finished(tmp_path)
 
 
+def test_results_of_another_experiment_are_not_those_of_the_folder(found, tmp_path):
+    ours, theirs = make(), make()
+    theirs = theirs.but(evaluation=theirs.evaluation.but(delta=0.02))
+    for name, one in (("ours", ours), ("theirs", theirs)):
+        (tmp_path / name).mkdir()
+        folder.save(found, tmp_path / name, experiment=one)
+        assert folder.finished(tmp_path / name)
+    (tmp_path / "ours" / "results.nc").write_bytes((tmp_path / "theirs" / "results.nc").read_bytes())
+    with pytest.warns(UserWarning, match=r"computed again: results\.nc is of another experiment than spec\.toml"):
+        assert not folder.finished(tmp_path / "ours")
+    with pytest.raises(Refusal, match=r"must be that in spec\.toml, 0\.02, got"):
+        _ = load(tmp_path / "theirs").best
+
+
 @pytest.mark.parametrize("size", sparing([0, 700, 1500, 20_000], [700]))
 def test_a_full_disk_leaves_the_chunks(found, tmp_path, file_size_limit, size):
     """If either file cannot be written, HDF5 does not fail, and neither file exists without the other."""

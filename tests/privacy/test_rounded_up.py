@@ -3,7 +3,7 @@
 import pytest
 
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.paragraph import down, up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.report.wording import epsilon_text
@@ -30,3 +30,8 @@ def test_a_target_that_is_met_exactly_is_printed_as_it_is(target):
     assert float(up(target, 4)) >= target * (1 - 1e-12)
     assert up(4.0, 4) == "4"
     assert up(0.1 + 0.2, 3) == "0.3"
+
+
+def test_lower_bounds_round_down_and_tiny_values_are_printed():
+    assert [down(value, 3) for value in (1.99679, 2.0, 0.0, 12345.0)] == ["1.99", "2", "0", "1.23e+04"]
+    assert "1e-160-GDP" in str(PrivacyGuarantee(1e-6, TERMS, mus=Grouped.of([1e-160])))

@@ -201,7 +201,10 @@ def test_figures_of_a_run_are_read_back_unless_their_file_was_changed(results, t
     kept = tmp_path / RUN_FIGURES
     content = kept.read_text()
     elsewhere, escaping = content.replace("data:image", "https:image"), content.replace("+xml,", '+xml,\\"')
-    for changed in (content[:-1], elsewhere, escaping):
+    wide = content.replace('"narrow":""', '"narrow":"data:image/svg+xml,x 1x, https://evil.example/t.png 2x"')
+    of_others = content.replace('"date":', '"date":"2020-01-01T00:00:00+00:00","then":')
+    assert len({content, elsewhere, escaping, wide, of_others}) == 5
+    for changed in (content[:-1], elsewhere, escaping, wide, of_others):
         kept.write_text(changed)
         assert "show one" not in write_page(this, there, {}).read_text()
 

@@ -1,7 +1,8 @@
 r"""Distribution of noise that is correlated over each machine's messages, its sampler and its exposures.
 
-All machines share one factor F of `noise.sums`, truncated to the number of messages that they send, and each has a
-scale r_i. Let c_i(t) be the number of messages that machine i has sent by round t. The aggregate contains σ·z_t with
+All machines share one factor F of `noise.message_factors`, truncated to the number of messages that they send, and each
+has a scale r_i. Let c_i(t) be the number of messages that machine i has sent by round t. The aggregate contains σ·z_t
+with
 
     z_t = (1/m)·Σ_i r_i·(B·ξ_i)_{c_i(t)},        Cov(z)(s, t) = (1/m²)·Σ_i r_i²·(B·Bᵀ)_{c_i(s), c_i(t)}
 
