@@ -16,7 +16,7 @@ def vectors(
 ) -> None:
     """Write reference vectors of every method and accountant, to test other implementations against.
 
-    With --check, exit status 1 if an array differs by more than 3e-6 of its norm, or a bound on ε by 1e-4.
+    With --check, exit status 1 if an array differs by more than 1e-6 of its norm, or a bound on ε by 1e-4.
     """
     from fedprivjax import vectors
 

@@ -50,7 +50,7 @@ DESCRIPTIONS = {
     "info": "a scalar of the round, [rounds]",
 }
 HEADER = "header"
-TOLERANCE = 3e-6  # of an array's norm
+TOLERANCE = 1e-6  # of an array's norm
 OMITTED = ("slack", "known")  # of a bound, and what is read of an algorithm
 
 
