@@ -38,7 +38,7 @@ from fedprivjax.noise import Randomised
 from fedprivjax.plan.arguments import require_protocol
 from fedprivjax.privacy.events import Mixture
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.paragraph import down, up
+from fedprivjax.privacy.rounding import down, up
 from fedprivjax.problem.models import Clipping
 
 LEVEL = 0.05  # error probability of a bound

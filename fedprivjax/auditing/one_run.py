@@ -30,7 +30,7 @@ from fedprivjax.method.seen import costs_of
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.optional_members import privacy_of
-from fedprivjax.privacy.paragraph import down, up
+from fedprivjax.privacy.rounding import down, up
 from fedprivjax.problem.problem import Problem
 
 COINS = 1  # separates the coins' random stream from the run's

@@ -25,7 +25,7 @@ from fedprivjax.engine.packing import npz_of, packed
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.problem.predictor import Predictor
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
 from fedprivjax.experiment.settings import TRIAL
 from fedprivjax.experiment.tuning import Choice, choices, selected
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.sweeps.provenance import Provenance
 from fedprivjax.sweeps.schema import custom_metrics
 

@@ -12,7 +12,7 @@ from fedprivjax.privacy.event_on_plan import checked_event, event_of, require_ru
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.optional_members import privacy_of, with_noise_std
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import PLAN, TARGETS, Target, TargetRatio, cached_min_noise
 
 SENSITIVITY_UNKNOWN = (

@@ -15,9 +15,10 @@ from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
 from fedprivjax.privacy.group_privacy import group_guarantee
-from fedprivjax.privacy.paragraph import headline, paragraph, statement, up
+from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import RECORD, Assumption, Terms
 
 if TYPE_CHECKING:

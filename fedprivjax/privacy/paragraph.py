@@ -1,18 +1,18 @@
 """Texts about a privacy guarantee: its statement, a paragraph for a paper, and warnings of a too large δ."""
 
 from collections.abc import Callable
-from math import ceil, floor, inf, log10
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedprivjax.checks.printable import printable
+from fedprivjax.privacy.rounding import up
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
     from fedprivjax.privacy.per_machine import Grouped
 
-SLACK = 1e-6  # relative excess of a privacy parameter that is not printed
 RATES = (0.01, 0.001)  # false-positive rates at which an attacker's true-positive rate is stated
 TUNING = "hyper-parameters, data preparation and metrics of private data are not covered"
 PRNG = (
@@ -99,34 +99,6 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
             PRNG,
         ]
     )
-
-
-def up(value: float, digits: int) -> str:
-    """Return a positive number rounded up to `digits` significant digits, as text.
-
-    All privacy parameters are printed so. A relative excess of `SLACK` is ignored, which the calibration of the noise
-    to a target may leave.
-
-    >>> up(9.99726, 4), up(1.04306, 4), up(4.000001, 3), up(0.0, 3)
-    ('9.998', '1.044', '4', '0')
-    """
-    return _rounded(ceil, value * (1 - SLACK), digits)
-
-
-def down(value: float, digits: int) -> str:
-    """Return a positive number rounded down to `digits` significant digits, as text: a lower bound on a parameter.
-
-    >>> down(1.99679, 3), down(0.0, 3)
-    ('1.99', '0')
-    """
-    return _rounded(floor, value, digits)
-
-
-def _rounded(rounding: Callable[[float], int], value: float, digits: int) -> str:
-    if not 1e-300 < value < inf:
-        return f"{value:.{digits}g}"
-    scale = 10.0 ** (digits - 1 - floor(log10(value)))
-    return f"{rounding(value * scale) / scale:.{digits}g}"
 
 
 def smallest(guarantee: "PrivacyGuarantee") -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.problem.program import Once
 
 MOST = 2**31  # machines in a file

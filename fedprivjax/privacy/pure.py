@@ -18,8 +18,8 @@ from scipy.special import gammaln
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy.accountants.dp_accounting_backend import UPPER, AccountantResult
 from fedprivjax.privacy.events import Event
-from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import Terms
 
 if TYPE_CHECKING:

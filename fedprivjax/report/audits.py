@@ -15,7 +15,7 @@ from fedprivjax.experiment.expected import ORDER
 from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.cross_check import AGREES, entry
-from fedprivjax.privacy.paragraph import down, up
+from fedprivjax.privacy.rounding import down, up
 from fedprivjax.report.colours import colour
 from fedprivjax.report.drawing import panelled
 from fedprivjax.report.text_table import Sheet

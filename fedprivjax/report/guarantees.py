@@ -17,8 +17,8 @@ from fedprivjax.privacy.cross_check import AGREES, Entry, entry
 from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.optional_members import with_relation
-from fedprivjax.privacy.paragraph import down, up
 from fedprivjax.privacy.relations import RELATIONS
+from fedprivjax.privacy.rounding import down, up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.problem.problem import Problem
 from fedprivjax.report.text_table import Sheet

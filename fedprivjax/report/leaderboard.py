@@ -20,7 +20,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import bundle
 from fedprivjax.experiment.results import Results, load
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.report.colours import look, new_figure, slots
 from fedprivjax.report.display import Tables
 from fedprivjax.report.drawing import draw_curve, epsilon_axis

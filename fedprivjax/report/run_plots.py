@@ -22,7 +22,7 @@ from fedprivjax.noise.pairwise import Pairwise
 from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.report.colours import CONSTANT, colour, look, slots
 from fedprivjax.report.drawing import add_legend, panelled, percent_ticks, point_title
 from fedprivjax.report.partition_plot import NAMED

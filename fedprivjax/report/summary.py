@@ -16,7 +16,7 @@ from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.report.text_table import Sheet

@@ -11,7 +11,7 @@ import xarray as xr
 from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")

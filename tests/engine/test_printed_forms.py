@@ -25,7 +25,7 @@ from fedprivjax import (
 )
 from fedprivjax.engine.metrics import known
 from fedprivjax.engine.simulate import worse_than_constant
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.protocols import PROTOCOLS
 
 PROBLEM = linear_problem(

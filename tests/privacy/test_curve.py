@@ -9,9 +9,9 @@ from fedprivjax.privacy import PrivacyGuarantee, gdp
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.attack_metrics import advantage, smallest_mu, trade_off, true_positive_rate
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, GroupCurve, ListedCurve, spread
-from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import RECORD, Terms
 
 DELTA = 1e-5

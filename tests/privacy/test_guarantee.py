@@ -17,8 +17,8 @@ from fedprivjax import (
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy import PrivacyGuarantee, gdp
-from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import Assumption, Terms
 
 DELTA = 1e-5

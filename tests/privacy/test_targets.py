@@ -35,8 +35,8 @@ from fedprivjax import (
 )
 from fedprivjax.privacy.calibration import exceeds, gaussian_rule
 from fedprivjax.privacy.events import GaussianEvent
-from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.protocols import PROTOCOLS, ReleasedLocalSGD, ReleasedMinibatchSGD
 

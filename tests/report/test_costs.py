@@ -7,7 +7,7 @@ import xarray as xr
 from fedprivjax import Refusal, experiment, plot
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.paragraph import up
+from fedprivjax.privacy.rounding import up
 from fedprivjax.report import plots
 from fedprivjax.report.plots import metric_against_costs
 from fedprivjax.report.summary import Summary

@@ -13,9 +13,9 @@ from fedprivjax import PrivacyGuarantee, experiment
 from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.paragraph import up
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
 from fedprivjax.report import audits, guarantees, plots, remarks, tables
 from fedprivjax.report.remarks import sweep_notes

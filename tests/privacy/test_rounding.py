@@ -3,8 +3,8 @@
 import pytest
 
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
-from fedprivjax.privacy.paragraph import down, up
 from fedprivjax.privacy.per_machine import Grouped
+from fedprivjax.privacy.rounding import down, up
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.report.wording import epsilon_text
 
