@@ -21,6 +21,7 @@ class Entry(NamedTuple):
         epsilon: ε of the theorem or claim, or NaN if none is claimed.
         accountant: name of the second accountant, or empty if there is none.
         accountant_epsilon: ε of the second accountant, or NaN if there is none.
+        only_lower: True if `accountant_epsilon` is only a lower bound, which an adversary achieves.
         lower: largest known lower bound on ε, or NaN if there is none.
         verdict: "agrees" (with an exact accountant, to a part in a thousand), "at or below" (the accountant's ε is at
             or below `epsilon`), "refuted" (no such ε holds), "not proved" (neither bounded nor refuted), "nothing
@@ -33,6 +34,7 @@ class Entry(NamedTuple):
     epsilon: float
     accountant: str
     accountant_epsilon: float
+    only_lower: bool
     lower: float
     verdict: str
     valid: float
@@ -66,7 +68,8 @@ def entry(event: Event, delta: float) -> Entry:
     lower = max((one.epsilon for one in results if one.kind != UPPER), default=nan)
     second = _second(results, epsilon)
     verdict = _verdict(epsilon, results, lower, proved=event.proved and event.claim is None)
-    return Entry(theorem, epsilon, second.accountant, second.epsilon, lower, verdict, valid, results)
+    shown = second.accountant, second.epsilon, second.kind == LOWER
+    return Entry(theorem, epsilon, *shown, lower, verdict, valid, results)
 
 
 def _second(results: Sequence[AccountantResult], epsilon: float) -> AccountantResult:

@@ -14,7 +14,7 @@ from fedprivjax.experiment import Expected
 from fedprivjax.experiment.expected import ORDER
 from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.cross_check import AGREES, entry
+from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.rounding import down, up
 from fedprivjax.report.colours import colour
 from fedprivjax.report.drawing import panelled
@@ -158,7 +158,7 @@ def _accounted(one: Audit | OneRunAudit) -> str:
     line = entry(one.guarantee.event, one.guarantee.delta)
     if not line.accountant:
         return "–"
-    return up(line.accountant_epsilon, 4) if line.verdict == AGREES else f"≥ {down(line.accountant_epsilon, 4)}"
+    return f"≥ {down(line.accountant_epsilon, 4)}" if line.only_lower else up(line.accountant_epsilon, 4)
 
 
 def _achieved(one: Audit | OneRunAudit) -> str:

@@ -13,7 +13,7 @@ from fedprivjax.experiment import TRIAL
 from fedprivjax.experiment.jobs import Job
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
-from fedprivjax.privacy.cross_check import AGREES, Entry, entry
+from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.optional_members import with_relation
@@ -78,18 +78,12 @@ def cross_check_table(jobs: Iterable[Job], delta: float) -> Group:
         line = entry(row.event, delta)
         if row.event.claim is not None:
             claims[job.label] = line.theorem
-        accountant = (line.accountant, _accounted(line))
-        cells = (job.label, _or_dash(line.epsilon), *accountant, line.verdict, _or_dash(line.valid))
+        found = down(line.accountant_epsilon, 3) if line.only_lower else _or_dash(line.accountant_epsilon)
+        cells = (job.label, _or_dash(line.epsilon), line.accountant, found, line.verdict, _or_dash(line.valid))
         rows.setdefault(cells, []).extend(row.points)
     for (label, *cells), points in rows.items():
         table.add_row(label, _in_common(points), *cells)
     return Group(table, *(Text(f"{label}: the claim is that of {theorem}") for label, theorem in claims.items()))
-
-
-def _accounted(line: Entry) -> str:
-    """Return an accountant's ε as text, rounded down if it is a lower bound."""
-    lower = line.verdict != AGREES and line.accountant_epsilon == line.lower
-    return down(line.lower, 3) if lower else _or_dash(line.accountant_epsilon)
 
 
 def _or_dash(epsilon: float) -> str:
