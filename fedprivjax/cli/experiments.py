@@ -199,11 +199,12 @@ def _claim_each(chosen: dict[str, Named], *, shared: bool = False) -> None:
     """
     from fedprivjax.experiment import folder as results_folder
 
+    first, *others = chosen.values()
+    if not others:
+        if first.resume and not shared:
+            results_folder.require_begun(first.folder)
+        return
     for name, one in chosen.items():
-        if len(chosen) == 1:
-            if one.resume and not shared:
-                results_folder.require_begun(one.folder)
-            continue
         with within(name):
             results_folder.claim(one.folder, one.experiment, resume=one.resume)
 

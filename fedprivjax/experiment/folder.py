@@ -131,11 +131,13 @@ def finished(folder: Path) -> bool:
         return False
     try:
         attributes = read(folder)[1]
+        with _readable(folder / RESULTS):
+            own = _of_numbers(toml_value(str(attributes.get("settings", ""))))
     except Refusal as refusal:
         warn(f"the results in {folder} are computed again: {refusal}")
         return False
     there = _settings(folder / SPEC) if (folder / SPEC).is_file() else None
-    if there is not None and _settings_in(str(attributes.get("settings", ""))) != there:
+    if there is not None and own != _of_numbers(there):
         warn(f"the results in {folder} are computed again: {RESULTS} is of another experiment than {SPEC}")
         return False
     made, inputs = attributes["provenance"], read_inputs(folder / INPUTS)
@@ -309,17 +311,16 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return flattened({**settings, "protocol": {str(one.get("label")): one for one in entries}})
 
 
+def _of_numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings on which numbers depend. A data file is stated by its name: the folders may have moved."""
+    kept = {key: value for key, value in without_callback(settings).items() if key not in ("title", "notes")}
+    problem = kept.get("problem", {})
+    return {**kept, "problem": {**problem, "dataset": Path(str(problem.get("dataset"))).name}}
+
+
 def _settings(spec: Path) -> dict[str, Any] | None:
     """Return the settings of a results folder that a run must share to resume, or None if the file is damaged."""
     try:
-        return _settings_in(text_of(spec, TOML_BYTES, follow=False))
-    except Unreadable:
-        return None
-
-
-def _settings_in(text: str) -> dict[str, Any] | None:
-    """Return the settings in a text that a run must share to resume, or None if it is not TOML."""
-    try:
-        return without_callback(toml_value(text))
+        return without_callback(toml_value(text_of(spec, TOML_BYTES, follow=False)))
     except Unreadable:
         return None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -156,10 +155,15 @@ def as_drawn(figures: Mapping[str, Figure]) -> list[Drawn]:
     return found
 
 
-def _rows(provenance: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _rows(provenance: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
     """Return names and values as text, with the path as the name of a nested value."""
-    (flat,) = pd.json_normalize(dict(provenance), sep=" ").to_dict("records")
-    return [(str(n), ", ".join(map(str, v)) if isinstance(v, list) else str(v)) for n, v in flat.items()]
+    rows: list[tuple[str, str]] = []
+    for name, value in provenance.items():
+        if isinstance(value, Mapping):
+            rows += _rows(value, f"{above}{name} ")
+        else:
+            rows.append((above + name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    return rows
 
 
 @cache
