@@ -120,7 +120,7 @@ class DataUsed(NamedTuple):
     def __str__(self) -> str:
         if isnan(self.records):
             return ""
-        count = f"{self.records:.1f}" if self.expected else f"{self.records:.0f}"
+        count = f"{self.records:.1f}".removesuffix(".0")
         return f"{count} of {self.stored} examples ({self.part:.3g}%){', expected' * self.expected}"
 
 
@@ -134,7 +134,7 @@ def data_used(problem: Problem, plan: Plan) -> DataUsed:
     >>> from fedprivjax import Full, Logistic, draw_plan, linear_problem
     >>> problem = linear_problem(np.ones((1, 20, 2)), np.zeros((1, 20)), Logistic())
     >>> print(data_used(problem, draw_plan(problem, Full(1), rounds=1, sampler=Poisson(2))))
-    2.0 of 20 examples (10%), expected
+    2 of 20 examples (10%), expected
     """
     schedule = plan.schedule
     if schedule.secret is None:

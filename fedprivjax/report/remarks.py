@@ -11,7 +11,7 @@ from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, t
 from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
 from fedprivjax.report.wording import grouped, guarantees_in, statement
 from fedprivjax.sweeps.results import alone
-from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, clip_has_no_effect, edges
+from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, at_ends, best_point, clip_has_no_effect
 
 CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
 NAIVE_NOTE = (
@@ -120,8 +120,11 @@ def sweep_notes(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
             if axis == "clip" and label in without_effect:
                 continue
             chosen = values[axis].values[best_point(values.rename({axis: POINT}), ["seed"], cells.metric.better)]
-            if remark := edges({axis: values[axis].values}, {axis: chosen}):
-                lines.append(f"{label}: best value{remark}, by {cells.metric.words}")
+            ends = at_ends(values[axis].values, chosen)
+            if ends.any():
+                where = f" in {int(ends.sum())} of {ends.size} cells" if ends.size > 1 else ""
+                found = f"the {axis} with the best {cells.metric.words} is the smallest or largest value tried{where}"
+                lines.append(f"{label}: {found}; a wider grid may contain a better one")
     return lines
 
 

@@ -164,7 +164,7 @@ def costs_table(this: Summary) -> Sheet:
     own = {label: [name for name in this.varied if _differs(costs, name)] for label, costs in runs.items()}
     axes = [name for name in this.varied if any(name in names for names in own.values())]
     many = any((costs["sent_messages"] > 1).any() for costs in runs.values())
-    table = Sheet(f"what a run costs, mean over {this.over}; seconds with compiling", keys=1 + len(axes))
+    table = Sheet(f"what a run costs, mean over {this.over}; seconds include compilation", keys=1 + len(axes))
     table.add_columns("protocol", justify="left")
     timed = any(costs["hours"].notnull().any() for costs in runs.values())
     further = ["in a round: messages (bits)"] * many + [AXES["hours"]] * timed

@@ -111,11 +111,20 @@ def edges(grid: Mapping[str, ArrayLike], chosen: Mapping[str, ArrayLike]) -> str
     """
     found = []
     for name, values in grid.items():
-        ends = np.isin(np.ravel(chosen[name]), [np.min(values), np.max(values)])
-        if np.size(values) > 2 and ends.any():
+        ends = at_ends(values, chosen[name])
+        if ends.any():
             cells = f" in {int(ends.sum())} of {ends.size} cells" if ends.size > 1 else ""
             found.append(f"{name} at the edge of its grid{cells}")
     return f" ({', '.join(found)})" if found else ""
+
+
+def at_ends(values: ArrayLike, chosen: ArrayLike) -> np.ndarray:
+    """Return True for each chosen value that is the smallest or the largest of three or more values.
+
+    >>> at_ends([0.5, 1.0, 2.0], [0.5, 1.0]).tolist(), at_ends([0.5, 1.0], 0.5).tolist()
+    ([True, False], [False])
+    """
+    return np.isin(np.ravel(chosen), [np.min(values), np.max(values)]) & (np.size(values) > 2)
 
 
 def clip_has_no_effect(data: xr.Dataset) -> bool:

@@ -23,7 +23,7 @@ from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run_jobs
 from fedprivjax.plan import draw
 from fedprivjax.plan.samplers import Cyclic, LocalEpochs, LocalSteps, Poisson, Replacement, Subset
-from fedprivjax.plan.uses import data_used
+from fedprivjax.plan.uses import DataUsed, data_used
 from fedprivjax.report.display import tables
 from fedprivjax.report.guarantees import guarantee_tables
 from fedprivjax.report.leaderboard import entries
@@ -282,13 +282,18 @@ def test_expected_values_are_those_of_many_draws(name):
     assert all(abs(realised[:, 0].mean() - scale * expected[0]) > error[0] for scale in (2 / 3, 3 / 2))
 
 
+@pytest.mark.parametrize(("records", "text"), [(335.0, "335"), (334.96, "335"), (24.06, "24.1")])
+def test_a_whole_number_of_examples_has_no_decimal(records, text):
+    assert str(DataUsed(1.0, 1.0, records, 336, True, 1.0)).startswith(f"{text} of 336 examples")
+
+
 def test_twenty_records_of_two_on_average():
     """One round of a Poisson sample of 2 of 20 records uses 2 on average, whatever the seed."""
     problem = owned(20)
     method = NoisyMinibatchSGD(noise_std=1.0, sampler="poisson", clip=1.0, **STEP)
     found = [ready(method, problem, Full(1), rounds=1, seed=seed) for seed in range(4)]
     assert len({start.plan.used for start in found}) > 1
-    assert {start.published.data_used for start in found} == {"2.0 of 20 examples (10%), expected"}
+    assert {start.published.data_used for start in found} == {"2 of 20 examples (10%), expected"}
     assert {start.costs["gradients_per_record"] for start in found} == {0.1}
     local = LocalSGD(noise_std=1.0, clip=1.0, **STEP)
     assert ready(local, problem, Full(1), rounds=3).published.expected == ("gradients_per_record",)

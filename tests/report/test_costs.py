@@ -104,7 +104,7 @@ def test_results_without_recorded_costs_have_no_table():
 
     titles = [[sheet.title for sheet in results_tables(here(data))] for data in (old, dataset("mu"))]
     assert not any("costs" in title for title in titles[0])
-    assert titles[1][-1] == "what a run costs, mean over 4 seeds; seconds with compiling"
+    assert titles[1][-1] == "what a run costs, mean over 4 seeds; seconds include compilation"
 
 
 BEST = {"ours": dataset("mu"), "theirs": dataset("mu", seed=1, rounds=80, bytes=1000.0, gradients=6.0)}

@@ -270,11 +270,13 @@ def test_footnotes_name_a_clip_without_effect_and_a_best_cell_at_the_edge(best):
     def notes(data):
         return sweep_notes({"ours": data}, Summary({"ours": data}).cells("test_accuracy"))
 
-    edge = "ours: best value (clip at the edge of its grid in 1 of 2 cells), by test accuracy"
+    tried = "the clip with the best test accuracy is the smallest or largest value tried"
+    edge = f"ours: {tried} in 1 of 2 cells; a wider grid may contain a better one"
     assert notes(data) == [f"ours: {NO_EFFECT}"]
     fixed = data.assign(step_size=data["step_size"] * 0 + 1.0)
     assert notes(fixed) == [edge]
     assert notes(fixed.isel(mu=1)) == []
+    assert notes(fixed.isel(mu=0)) == [f"ours: {tried}; a wider grid may contain a better one"]
     assert notes(fixed.isel(clip=[0, 1])) == []  # two values are no grid
     best["ours"] = best["ours"].rename(mu="clip").assign(noise_std=("clip", MU), step_size=("clip", 1 / np.array(MU)))
     assert f"ours: {NO_EFFECT}" in remarks.footnotes(summary(make(), best))
