@@ -44,7 +44,7 @@ def footnotes(this: Summary) -> list[str]:
         lines.append(f"non-private metric{'s' * (len(names) > 1)}: {', '.join(names)}")
     prepared = attributes(best, "non_private_data")
     lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}" for text in prepared]
-    if this.private and this.targeted and not realised_differs(this):
+    if this.private and not realised_differs(this):
         lines.append(f"realised ε of the worst run: within {TOLERANCE:.0%} of its target")
     if this.below_target:
         why = "the noise rule assumes more than the sampled schedules need"

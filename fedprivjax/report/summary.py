@@ -131,7 +131,6 @@ class Summary:
         axes: names and values of swept settings, the rows of tables. The last axis changes fastest.
         evaluation: section `[evaluation]`: δ, the iterate, averaged metrics and baselines.
         targets: privacy target of each protocol, "mu" or "epsilon", by label.
-        targeted: True if any protocol has a privacy target.
         title, notes: title and notes of the experiment.
         tuned: table of the points tuned on other data, or None.
         grids: datasets by label with the protocols' own grids, or None if they have none.
@@ -142,7 +141,6 @@ class Summary:
     axes: Mapping[str, list[float]] = field(default_factory=dict)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     targets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    targeted: bool = True
     title: str = ""
     notes: str = ""
     tuned: Sheet | None = None
@@ -181,17 +179,27 @@ class Summary:
         return [label for label, epsilon in self.epsilon.items() if np.isfinite(epsilon).any()]
 
     @cached_property
+    def target_epsilon(self) -> dict[str, xr.DataArray]:
+        """Target ε at each point by label of a private protocol; NaN if the noise was given."""
+        return {label: self.best[label].get("target_epsilon", xr.DataArray(np.nan)) for label in self.private}
+
+    @property
+    def common_target(self) -> str:
+        """Target ε as text if it is the same at every point of every private protocol, else an empty string."""
+        found = {up(float(value), 4) for target in self.target_epsilon.values() for value in np.ravel(target)}
+        return found.pop() if len(found) == 1 and found.isdisjoint({"nan", "inf"}) else ""
+
+    @cached_property
     def misses_target(self) -> bool:
-        """True if the worst run's realised ε deviates from a swept target by more than `TOLERANCE` anywhere."""
-        pairs = [(self.epsilon[label], target_of(data)) for label, data in self.best.items()]
-        # ∞ / ∞ is NaN, and on target
-        return any((abs(epsilon / target - 1) > TOLERANCE).any() for epsilon, target in pairs if target is not None)
+        """True if the worst run's realised ε deviates from its target by more than `TOLERANCE` anywhere."""
+        pairs = [(self.epsilon[label], target) for label, target in self.target_epsilon.items()]
+        return any((abs(epsilon / target - 1) > TOLERANCE).any() for epsilon, target in pairs)  # ∞ / ∞ is on target
 
     @property
     def below_target(self) -> list[str]:
         """Labels of the protocols whose worst run is below a target by more than `TOLERANCE`."""
-        targets = {label: self.best[label].get("target_epsilon", np.nan) for label in self.private}
-        return [name for name, asked in targets.items() if (self.epsilon[name] < (1 - TOLERANCE) * asked).any()]
+        targets = self.target_epsilon.items()
+        return [label for label, target in targets if (self.epsilon[label] < (1 - TOLERANCE) * target).any()]
 
     @property
     def hides_sizes(self) -> bool:
@@ -299,7 +307,6 @@ def summary(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> Summary:
         axes=experiment.sweep.over,
         evaluation=experiment.evaluation,
         targets={p.label: {n: p.settings[n] for n in LEVELS if n in p.settings} for p in experiment.protocol},
-        targeted=any(set(LEVELS) & {*experiment.real_axes, *p.settings, *p.grid} for p in experiment.protocol),
         title=experiment.title,
         notes=" ".join(experiment.notes.split()),
     )
@@ -320,9 +327,8 @@ def summary_of(datasets: Mapping[str, xr.Dataset]) -> Summary:
         for name in (str(dim) for dim in data["diverged"].dims if dim != "seed"):
             axes.setdefault(name, data[name].values.tolist())
     targets = {label: _target_of(data) for label, data in datasets.items()}
-    targeted = any(np.isfinite(data["target_epsilon"]).any() for data in datasets.values())
     delta = float(next(iter(datasets.values())).attrs["delta"])
-    return Summary(datasets, axes, EvaluationSettings(delta=delta), targets, targeted)
+    return Summary(datasets, axes, EvaluationSettings(delta=delta), targets)
 
 
 def _target_of(data: xr.Dataset) -> dict[str, float]:

@@ -40,11 +40,11 @@ SAME = "″"  # the protocol does not depend on the settings that changed since 
 def results_tables(this: Summary) -> list[Sheet]:
     """Return every table of results: one per tabulated metric, then the realised ε, then the cost of a run.
 
-    The realised ε has a table only if it differs from the target ε in the other tables' rows.
+    The realised ε has a table only if the other tables do not show it, see `realised_differs`.
     """
     found = [results_table(this, cells.metric) for cells in this.tabulated]
     found += [rounds_table(this, *each) for each in this.evaluation.rounds_to.items() if this.recorded(each[0])]
-    found += [realised_table(this)] if this.targeted and realised_differs(this) else []
+    found += [realised_table(this)] if realised_differs(this) else []
     found += [costs_table(this)] if with_costs(this.best) else []
     return [*found, *([] if this.tuned is None else [this.tuned])]
 
@@ -102,12 +102,12 @@ def _texts(text: Callable[..., str], *values: xr.DataArray | float) -> xr.DataAr
 
 
 def realised_differs(this: Summary) -> bool:
-    """Return True if the realised ε of a private protocol is not the target ε of the tables' rows, up to 1%.
+    """Return True if tables of a metric do not state the realised ε of every private protocol, up to 1%.
 
-    This includes every private protocol whose target is fixed, since the rows do not show it.
+    They state targets, in their rows, or in their titles if there is only one. The noise may be given instead.
     """
     rows = [any(name in this.best[label].dims and name in this.varied for name in LEVELS) for label in this.private]
-    return not all(rows) or this.misses_target
+    return this.misses_target or not (all(rows) or this.common_target)
 
 
 def realised_table(this: Summary) -> Sheet:
@@ -220,9 +220,8 @@ def choice_table(experiment: Experiment, choices: Mapping[str, Choice]) -> Sheet
 
 
 def _stated(this: Summary) -> str:
-    """Return the δ of a table's ε, and the units and relations if they differ between protocols."""
-    levels = this.axes.get("epsilon", [])
-    only = f" = {levels[0]:g}" if len(levels) == 1 else ""
+    """Return the δ of a table's ε, ε if there is only one target, and units and relations if they differ."""
+    only = f" = {this.common_target}" if this.common_target else ""
     return f"ε{only} at δ = {this.evaluation.delta:g}{wording.mixed(this.terms)}"
 
 

@@ -100,7 +100,7 @@ def test_results_without_recorded_costs_have_no_table():
     old = dataset("mu").drop_vars(["sent_bytes", "gradients_per_record", "rounds_taken", "seconds"])
 
     def here(data):
-        return Summary({"ours": data}, {"mu": AXES["mu"]}, EVALUATION, targeted=False)
+        return Summary({"ours": data}, {"mu": AXES["mu"]}, EVALUATION)
 
     titles = [[sheet.title for sheet in results_tables(here(data))] for data in (old, dataset("mu"))]
     assert not any("costs" in title for title in titles[0])

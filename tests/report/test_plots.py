@@ -30,6 +30,7 @@ def dataset(*dims, metrics=("test_accuracy", "test_loss"), seeds=4):
     levels = gdp.epsilon(np.array(AXES["mu"]), DELTA).reshape(along) if "mu" in dims else np.inf
     epsilon = np.broadcast_to(levels, sizes[:-1])
     variables["realised_epsilon"] = ([*dims, "seed"], epsilon)
+    variables["target_epsilon"] = (dims, epsilon[..., 0])
     variables["diverged"] = ([*dims, "seed"], np.zeros(sizes[:-1], bool))
     coordinates = {**{name: AXES[name] for name in dims}, "seed": np.arange(seeds), "round": ROUNDS}
     return xr.Dataset(variables, coordinates, {"delta": DELTA})
@@ -80,6 +81,7 @@ def test_names_stand_at_the_ends_of_curves_where_they_fit(shift, at_ends):
 def test_a_swept_epsilon_is_drawn_without_conversion(best):
     swept = best["ours"].rename(mu="epsilon")
     swept["realised_epsilon"] = swept["epsilon"].broadcast_like(swept["realised_epsilon"])
+    swept["target_epsilon"] = swept["epsilon"]
     axis = plots.metric_against_epsilon(Summary({"ours": swept})).axes[0]
     np.testing.assert_allclose(axis.lines[0].get_xdata(), AXES["mu"])
     assert axis.get_xlabel().startswith("ε  (")
@@ -244,6 +246,7 @@ def test_no_privacy_is_on_target():
     data = dataset("mu").assign_coords(mu=[1.0, 2.0, np.inf])
     levels = gdp.epsilon(np.array([1.0, 2.0, np.inf]), DELTA)[:, None]
     data["realised_epsilon"] = (("mu", "seed"), np.broadcast_to(levels, (3, data.sizes["seed"])))
+    data["target_epsilon"] = ("mu", levels[:, 0])
     assert not Summary({"ours": data}).misses_target
 
 

@@ -51,6 +51,7 @@ def dataset(values, dims, **attrs):
     mu = np.inf if "mu" not in dims else np.broadcast_to(np.array(MU)[:, None], shape[:-1])
     variables["realised_mu"] = ([*dims, "seed"], np.broadcast_to(mu, shape[:-1]))
     variables["realised_epsilon"] = ([*dims, "seed"], gdp.epsilon(np.broadcast_to(mu, shape[:-1]), DELTA))
+    variables["target_epsilon"] = (dims, variables["realised_epsilon"][1][..., 0])
     terms = Terms("none", "a theorem", unit=RECORD)
     worst = variables["realised_mu"][1][..., 0]
     texts = [PrivacyGuarantee(DELTA, terms, mus=Grouped.of([one])).to_json() for one in worst.ravel()]
@@ -210,25 +211,40 @@ OWN = [{"name": "dp_mu2", "label": "ours", "mu": 1.0}, {"name": "noisy_sgd", "la
 NOISE = [{"name": "dp_mu2", "label": "ours", "noise_std": 1.0}]
 
 
+ONE = up(float(gdp.epsilon(1.0, DELTA)), 4)
+
+
 @pytest.mark.parametrize(
-    ("protocols", "sweep", "printed"),
+    ("protocols", "sweep", "printed", "stated"),
     [
-        (None, {"mu": MU}, False),  # each row has its target, which is met
-        (None, {"mu": MU[:1]}, True),
-        (OWN, {}, True),
-        (OWN[1:], {}, False),  # nothing is private
-        (NOISE, {}, False),  # no target
+        (None, {"mu": MU}, False, "ε"),  # each row has its target, which is met
+        (None, {"mu": MU[:1]}, False, f"ε = {ONE}"),
+        (OWN, {}, False, f"ε = {ONE}"),
+        (OWN[1:], {}, False, "ε"),  # nothing is private
+        (NOISE, {}, True, "ε"),  # no target
     ],
 )
-def test_the_realised_epsilon_has_a_table_if_no_row_shows_it(best, protocols, sweep, printed):
+def test_the_realised_epsilon_has_a_table_if_no_row_or_title_shows_it(best, protocols, sweep, printed, stated):
     settings = make(
         sweep={**sweep, "per_round": PER_ROUND, "seeds": SEEDS}, **({"protocol": protocols} if protocols else {})
     )
-    one = {"ours": best["ours"].isel(mu=[0])} if "mu" not in sweep or len(sweep["mu"]) == 1 else best
+    one = {**best, "ours": best["ours"].isel(mu=[0])} if "mu" not in sweep or len(sweep["mu"]) == 1 else best
     one = {"free": best["free"]} if protocols == OWN[1:] else one
+    if protocols == NOISE:
+        one["ours"] = one["ours"].assign(target_epsilon=np.nan * one["ours"]["target_epsilon"])
     titles = [table.title for table in tables.results_tables(summary(settings, one))]
     assert [title.split(",")[0] for title in titles[:2]] == ["test accuracy %", "test loss"]
+    assert all(title.endswith(f"; {stated} at δ = 0.001") for title in titles[:2])
     assert [title.split(" at")[0] for title in titles[2:]] == ["realised ε"] * printed
+
+
+def test_different_fixed_targets_or_none_have_a_table_of_realised_epsilon(best):
+    ours = [best["ours"].isel(mu=place, drop=True) for place in (0, 1)]
+    given = ours[0].assign(target_epsilon=np.nan * ours[0]["target_epsilon"])
+    for other in (ours[1], given, best["ours"]):
+        titles = [table.title for table in tables.results_tables(summary(make(), {"ours": ours[0], "theirs": other}))]
+        assert [title.startswith("realised ε") for title in titles] == [False, False, True]
+        assert titles[0].endswith("; ε at δ = 0.001")
 
 
 @pytest.mark.parametrize(("off", "printed"), [(1.0, False), (1.005, False), (1.02, True), (0.98, True)])
