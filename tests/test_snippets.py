@@ -24,13 +24,14 @@ PAGES = [
             "topology.md",
             "federations.md",
             "personal.md",
+            "python_interface.md",
             "recipes.md",
             "sharp_edges.md",
         )
     ),
     *sorted(ROOT.glob("notebooks/methods/*.md")),
 ]
-EXAMPLE = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
+EXAMPLE = re.compile(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", re.DOTALL)
 LONG = ("mechanisms-1",)  # run longer than they compile
 EXAMPLES = [
     pytest.param(code, output, id=name, marks=[pytest.mark.optimised] if name in LONG else [])

@@ -12,7 +12,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.report.display import Showable, require_recorded_by, summarised, usual_metric
 from fedprivjax.report.remarks import CHOSEN_NOTE, footnotes
-from fedprivjax.report.summary import CHOSEN, Cells, at, is_better
+from fedprivjax.report.summary import CHOSEN, Cells, as_good, at
 from fedprivjax.report.tables import CONSTANT, WORSE, results_table
 from fedprivjax.report.wording import grouped, points_of
 
@@ -109,8 +109,11 @@ class Frame(pd.DataFrame):
         """Return the keys of the best mean and of those within its interval, among private protocols if any are."""
         private = np.isfinite(rows[EPSILON])
         compared = rows[private] if private.any() else rows
-        means = compared[MEAN].items() if len(compared) > 1 else ()
-        return [key for key, mean in means if _within(mean, compared, self.cells.metric)]
+        if len(compared) < 2:
+            return []
+        means = compared[MEAN]
+        best = means.idxmax() if self.cells.metric.better == "higher" else means.idxmin()
+        return means.index[as_good(means, means[best], compared[HALF][best], self.cells.metric)].tolist()
 
     def _cell(self, mean: float, half: float, bold: bool) -> str:
         if np.isnan(mean):
@@ -191,11 +194,3 @@ def _symbol(name: str) -> str:
 
 def _setting(name: str, value: float) -> str:
     return f"{_symbol(name)} = {value:g}"
-
-
-def _within(mean: float, compared: Any, metric: Metric) -> bool:
-    """Return True if a mean is the best of those compared, or within the best one's interval."""
-    means = compared[MEAN]
-    best = means.idxmax() if metric.better == "higher" else means.idxmin()
-    level, half = float(means[best]), float(compared[HALF].fillna(0.0)[best])
-    return not is_better(level - half if metric.better == "higher" else level + half, mean, metric)

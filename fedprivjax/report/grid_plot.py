@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
@@ -10,16 +11,20 @@ from matplotlib.patches import Rectangle
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
+from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report import drawing
+from fedprivjax.report.colours import letter_width
 from fedprivjax.report.remarks import CHOSEN_NOTE
-from fedprivjax.report.summary import CHOSEN, PANELS, Cells, Summary, at, tunable
+from fedprivjax.report.summary import CHOSEN, PANELS, Cells, Summary, as_good, at, tunable
 from fedprivjax.report.wording import points_of
 from fedprivjax.sweeps.intervals import mean_interval
 from fedprivjax.sweeps.selection import POINT, best_point
 
 LEAST = 3  # smallest number of values of an axis
 WRITTEN = 8  # largest number of values along an axis of a map with numbers
+TICKS = 10  # largest number of values along an axis that all have a label
+TURNED = 28  # number of characters of all labels along an axis above which they are written upwards
 MAPS = 12  # largest number of maps with one for each privacy level; otherwise there is one for the middle level
 ACROSS = 2  # panels per row, since a phone's page is narrow
 FRAME = "#d1242f"
@@ -41,9 +46,10 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     """Plot a metric over the two largest swept settings, one panel for each protocol, ε and participation.
 
     Grids of a protocol are drawn whole. More than `MAPS` panels have the middle ε only. The best cell, by the rule of
-    `select`, has a frame, and cells whose interval reaches its mean have a dotted one. The title has its value, and the
-    settings at the edge of the grid. Further settings have their best values in every cell. The choice uses the
-    results, so no guarantee covers it.
+    `select`, has a frame, and cells with a mean within its interval have a dotted one, by the rule of bold means in
+    `Frame.to_latex`. The title has the best cell's value, its settings ("edge" marks the smallest and the largest of
+    the grid) and its realised ε, unless ε is swept. Further settings have their best values in every cell. The choice
+    uses the results, so no guarantee covers it.
 
     Raises:
         Refusal: if the methods have no two settings of at least `LEAST` values.
@@ -60,16 +66,30 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     means = [mean_interval(each)[0] for each in runs]
     limits = min(float(mean.min()) for mean in means), max(float(mean.max()) for mean in means)
     several = len({label for label, _ in panels}) > 1
-    figure, maps = drawing.panelled(len(panels), 4.4, 3.6, across=ACROSS)
+    alike = all(  # maps of other values have a vertical axis of their own
+        np.array_equal(mean[axes[1]], means[0][axes[1]]) for mean in means
+    )
+    figure, maps = drawing.panelled(len(panels), 4.4, 3.6, across=ACROSS, sharey=alike)
+    width = figure.get_figwidth() / min(len(panels), ACROSS)
     for axis, (label, point), mean, each in zip(maps, panels, means, runs, strict=True):
         _draw(axis, mean, cells, limits)
-        best = f"best {_mark(axis, each, cells.metric)}"
-        words = [label if several else "", drawing.point_title(point, drawn.fixed), best]
-        axis.set_title(", ".join(filter(None, words)), fontsize="medium")
-    bar = figure.colorbar(maps[0].collections[0], ax=maps, label=f"{cells.words}, mean over {this.over}")
-    figure.supxlabel(f"{CHOSEN_NOTE};\ndotted: interval reaches the best mean", fontsize="small")
+        best = _mark(axis, each, cells.metric)
+        cell = {name: float(mean[name][best[name]]) for name in axes}
+        epsilon = float(at(drawn.epsilon[label], {**point, **cell}).max())
+        parts = [label if several else "", drawing.point_title(point, drawn.fixed)]
+        if np.isfinite(epsilon) and "ε" not in parts[1]:
+            parts.append(f"ε = {up(epsilon, 4)}")
+        edge = {name: " (edge)" * (best[name] in (0, mean.sizes[name] - 1)) for name in axes}
+        value = cells.metric.text(float(mean[best])) + cells.metric.unit + CHOSEN
+        at_cell = [f"{name} = {_short(cell[name])}{edge[name]}" for name in axes]
+        _entitle(axis, width, [part for part in parts if part], [f"best {value} at {at_cell[0]}", *at_cell[1:]])
+    words, place = f"{cells.words}, mean over {this.over}", {"location": "bottom", "aspect": 7 * figure.get_figwidth()}
+    bar = figure.colorbar(maps[0].collections[0], ax=maps, label=words, **place)
+    figure.set_figheight(figure.get_figheight() + 0.5)
+    marks = "dotted: mean within the interval of the best; (edge): end of the grid"
+    figure.supxlabel(f"{CHOSEN_NOTE};\n{marks}", fontsize="small")
     if cells.metric.unit == "%":
-        drawing.percent_ticks(bar.ax.yaxis)
+        drawing.percent_ticks(bar.ax.xaxis)
     return figure
 
 
@@ -91,8 +111,11 @@ def _draw(axis: Axes, mean: xr.DataArray, cells: Cells, limits: tuple[float, flo
         np.ma.masked_invalid(mean.values), cmap=name, ec="face", lw=0.2, vmin=limits[0], vmax=limits[1]
     )
     down, across = (str(name) for name in mean.dims)
-    axis.set_xticks(np.arange(mean.sizes[across]) + 0.5, [f"{value:g}" for value in mean[across].values])
-    axis.set_yticks(np.arange(mean.sizes[down]) + 0.5, [f"{value:g}" for value in mean[down].values])
+    for ticks, name in ((axis.xaxis, across), (axis.yaxis, down)):
+        step = -(-mean.sizes[name] // TICKS)
+        ticks.set_ticks(np.arange(0.5, mean.sizes[name], step), map(_short, mean[name].values[::step].tolist()))
+    if sum(len(label.get_text()) + 1 for label in axis.get_xticklabels()) > TURNED:
+        axis.tick_params("x", rotation=90)
     axis.set(xlabel=across, ylabel=down)
     if max(mean.shape) > WRITTEN:
         return
@@ -102,19 +125,40 @@ def _draw(axis: Axes, mean: xr.DataArray, cells: Cells, limits: tuple[float, flo
         axis.text(column + 0.5, row + 0.5, text, color="#fdfdfd" if dark else "#111111", ha="center", va="center")
 
 
-def _mark(axis: Axes, runs: xr.DataArray, metric: Metric) -> str:
-    """Frame the best cell, and those whose interval reaches its mean. Return its value as text.
+def _short(value: float) -> str:
+    """Return a number as text, rounded to three digits if it has more than six characters.
+
+    >>> _short(16384.0), _short(1.0625), _short(0.000316228)
+    ('16384', '1.0625', '0.000316')
+    """
+    text = f"{value:g}"
+    return text if len(text) <= 6 else f"{value:.3g}"
+
+
+def _entitle(axis: Axes, width: float, first: list[str], second: list[str]) -> None:
+    """Set a title of two lines. If one is too long, parts move to the other, and then the font is smaller.
+
+    Args:
+        width: of the panel, in inches.
+    """
+    size, parts = float(matplotlib.rcParams["font.size"]), first + second
+    fitting = 0.85 * width / (letter_width() * size / drawing.FONT)
+    splits = [(first, second), *((parts[:place], parts[place:]) for place in range(1, len(parts)))]
+    lines = [[", ".join(filter(None, each)) for each in split] for split in splits]
+    title = min(lines, key=lambda pair: max(fitting, *map(len, pair)))
+    axis.set_title("\n".join(filter(None, title)), fontsize=size * min(1, fitting / max(map(len, title))))
+
+
+def _mark(axis: Axes, runs: xr.DataArray, metric: Metric) -> dict[str, int]:
+    """Frame the best cell, and those with a mean within its interval. Return the best cell's place on each axis.
 
     Args:
         runs: value of each run, shape [down, across, seed].
     """
     mean, half = (each.values for each in mean_interval(runs))
     best = divmod(int(best_point(runs.stack({POINT: runs.dims[:2]}), ["seed"], metric.better)), mean.shape[1])
-    for (row, column), gap in np.ndenumerate(abs(mean - mean[best])):
-        if (row, column) == best or gap <= half[row, column]:
+    for (row, column), good in np.ndenumerate(as_good(mean, mean[best], half[best], metric)):
+        if (row, column) == best or good:
             line = {"ls": "-", "lw": 2.5} if (row, column) == best else {"ls": ":", "lw": 1.5}
             axis.add_patch(Rectangle((column + 0.05, row + 0.05), 0.9, 0.9, fill=False, ec=FRAME, **line))
-    down, across, _ = (str(name) for name in runs.dims)
-    ends = [name for name, dim in ((across, 1), (down, 0)) if best[dim] in (0, mean.shape[dim] - 1)]
-    edge = f"\n({' and '.join(ends)} at the grid's edge)" if ends else ""
-    return metric.text(float(mean[best])) + metric.unit + CHOSEN + edge
+    return {str(name): place for name, place in zip(runs.dims[:2], best, strict=True)}

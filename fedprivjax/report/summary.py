@@ -50,6 +50,12 @@ def is_better(value: Any, other: Any, metric: Metric) -> Any:
     return value > other if metric.better == "higher" else value < other
 
 
+def as_good(means: Any, best: float, half: float, metric: Metric) -> Any:
+    """Return True for every mean within the interval `best ± half` of the best mean. A half-width of NaN is 0."""
+    end = best - np.nan_to_num(half) * (1 if metric.better == "higher" else -1)
+    return (means == end) | is_better(means, end, metric)
+
+
 def target_of(data: xr.Dataset) -> xr.DataArray | None:
     """Return the ε of every value of a swept privacy target, or None if none is swept."""
     for name in (name for name in LEVELS if name in data.dims):

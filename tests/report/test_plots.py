@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from cases import sparing
 from fedprivjax import Metric, Refusal, mean_interval
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.rounding import up
 from fedprivjax.report import plots
+from fedprivjax.report.colours import using
 from fedprivjax.report.drawing import save
 from fedprivjax.report.grid_plot import metric_over_grid
 from fedprivjax.report.remarks import CHOSEN_NOTE
@@ -124,17 +127,54 @@ def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
         frames = {(int(one.get_y()), int(one.get_x())): one.get_linestyle() for one in axis.patches}
         assert {place for place, style in frames.items() if style == "-"} == {(row, column)}
         half = mean_interval(data[name].isel(round=-1).sel(mu=mu))[1].values
-        reaching = zip(*np.nonzero(abs(means - means[row, column]) <= half), strict=True)
-        assert {place for place, style in frames.items() if style == ":"} == {*reaching} - {(row, column)}
-        assert f"μ = {mu:g}, best" in axis.get_title()
+        near = zip(*np.nonzero(abs(means - means[row, column]) <= half[row, column]), strict=True)
+        assert {place for place, style in frames.items() if style == ":"} == {*near} - {(row, column)}
+        first, second = axis.get_title().split("\n")
+        assert first.startswith(f"μ = {mu:g}, ε = {up(float(gdp.epsilon(mu, DELTA)), 4)}")
         assert "‡" in axis.get_title()
-        assert ("clip" in axis.get_title()) == (column in (0, 4))
-        assert ("step_scale" in axis.get_title()) == (row in (0, 2))
+        words = f"{first}, {second}".split(", ")
+        assert f"step_scale = {AXES['step_scale'][row]:g}{' (edge)' * (row in (0, 2))}" in words
+        assert any(word.endswith(f"clip = {2**column}{' (edge)' * (column in (0, 4))}") for word in words)
     assert figure.get_supxlabel().startswith(CHOSEN_NOTE)
     small = Summary({"ours": data.isel(clip=[0, 1])})
     assert not any("grid" in each for each in plots.all_plots(small))
     with pytest.raises(Refusal, match="must have two swept settings of methods of at least 3 values"):
         metric_over_grid(small, name)
+
+
+def boxes(axis):
+    """Return the extents of an axis's tick labels, horizontal and vertical, in pixels."""
+    along = {"x0": axis.get_xticklabels(), "y0": axis.get_yticklabels()}
+    return {side: [label.get_window_extent() for label in labels] for side, labels in along.items()}
+
+
+@pytest.mark.parametrize("style", ["screen", "paper"])
+@pytest.mark.parametrize("count", [10, 12])
+def test_texts_of_a_heat_map_of_many_values_do_not_overlap(style, count):
+    levels = np.logspace(-4, 0, count)
+    data = dataset("mu", metrics=["test_accuracy"]).expand_dims({"local_step_scale": levels, "update_clip": levels})
+    with using(style):
+        figure = metric_over_grid(Summary({"a method": data, "another": data}))
+    figure.draw_without_rendering()
+    maps = figure.axes[:-1]
+    for axis in maps:
+        for side, found in boxes(axis).items():
+            ends = sorted((getattr(box, side), getattr(box, side.replace("0", "1"))) for box in found)
+            assert all(end <= start for (_, end), (start, _) in pairwise(ends))
+        assert len(axis.get_title().split("\n")) == 2
+    titles = [axis.title.get_window_extent() for axis in maps]
+    assert all(one.x0 >= 0 and one.x1 <= figure.bbox.x1 for one in titles)
+    assert not any(one.overlaps(other) for one, other in combinations(titles, 2))
+
+
+def test_heat_maps_of_different_grids_have_their_own_labels():
+    one = dataset("mu", "step_scale", metrics=["test_accuracy"]).expand_dims({"clip": [1.0, 2.0, 4.0]}, 2).isel(mu=[0])
+    other = one.assign_coords(step_scale=[3.0, 5.0, 7.0])
+    figure = metric_over_grid(Summary({"ours": one, "theirs": other}))
+    rows = [[label.get_text() for label in axis.get_yticklabels()] for axis in figure.axes[:2]]
+    columns = [[label.get_text() for label in axis.get_xticklabels()] for axis in figure.axes[:2]]
+    assert ["3", "5", "7"] in (rows[1], columns[1])
+    assert ["0.1", "1", "10"] in (rows[0], columns[0])
 
 
 def test_paths_over_rounds(best):
