@@ -109,26 +109,26 @@ def momentum_noise_norm(
 ) -> Any:
     """Bound on the expected norm of the noise of private momentum (Algorithm 1) in a round.
 
-    The momentum of a round is a sum of nodes of a binary tree over the rounds, each with noise of the same variance.
+    The momentum of a round is computed from noisy sums of gradients, the nodes of a binary tree over the rounds. The
+    noise of every node has the standard deviation Δσ√V per coordinate.
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant) and N (records).
         rounds: T, number of rounds.
         alpha: α, weight of a new gradient in the momentum.
-        noise_multiplier: σ, number to which the noise of every node is proportional, from `momentum_multiplier`.
+        noise_multiplier: σ, from `momentum_multiplier`.
         order: order of the records, "cyclic" (the same in every epoch) or "reshuffled"; not used by "paper".
-        form: "counted" for exact counts of nodes, or "paper".
+        form: "counted" for exact counts of nodes, or "paper" for the bound of the paper.
 
     Returns:
-        `Δσ·√(d·V·m)`. Here Δ bounds the sensitivity of a node, V is the number of nodes that contain one record, and m
-        is the number of nodes in a momentum.
+        `Δσ·√(d·V·m)`. Here Δ bounds the sensitivity of a node, V bounds the number of nodes that contain one record,
+        and m bounds the number of nodes from which one momentum is computed.
 
         * for "counted": Δ is 2αG times the largest weight of a record in a node (`sensitivity_cap`), V is `node_count`,
           and m is ⌊log₂(T+1)⌋;
         * for "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T`, and `m = log₂T`.
 
-    Source: Tran & Cutkosky 2022, Lemma 12 ("paper"), whose log₂T is less than the number of nodes if T + 1 is a power
-    of 2.
+    Source: Tran & Cutkosky 2022, Lemma 12 ("paper").
 
     >>> problem = ProblemConstants(records=256, dimension=1, lipschitz=1.0, smoothness=1.0)
     >>> settings = {"rounds": 2048, "alpha": 1 / 256, "noise_multiplier": 1.0}
@@ -150,21 +150,29 @@ def momentum_bound(
 ) -> GradientBound:
     """Bound on the expected gradient norm of private momentum (Algorithm 1), split by cause.
 
-    The bound is `total` of the result, and `GradientBound` has the formulas. It holds for any number of rounds, weight,
-    step and noise.
+    The bound is for a uniformly random iterate. It is the sum of five terms, `total` of the result.
 
-    Every epoch, a pass over the records, must be shuffled independently. With one order for all epochs, the iterates
-    after the first epoch depend on the order. The term due to sampled records is then not proved.
+    Every epoch, a pass over the records, must be shuffled independently. With one order for all epochs, the term for
+    sampled records (`variance` of the result) is not proved.
 
     Args:
         problem: constants N (records), G (Lipschitz constant) and L (smoothness).
-        settings: at least N rounds, the weight of a new gradient in [1/N, 1], and the length of a step.
-        gap: bound on the excess loss at the start, F(w_1) − inf F for a loss F (the paper's R).
+        settings: T rounds, at least N; the weight α of a new gradient in the momentum, in [1/N, 1]; and the length η of
+            a step.
+        gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
         noise: expected norm of the noise in the momentum, mean over rounds. Give the root mean square of a coordinate
-            times √d for d parameters, or `momentum_noise_norm`.
+            times √d for d parameters, or the bound `momentum_noise_norm`.
 
-    Source: Tran & Cutkosky 2022, Lemmas 5 and 11. Constants are explicit. With the paper's noise, this bound has a
-    factor 48 where Theorem 6 has 12, and d^{1/4} where it has d^{1/4}·d^{1/4}.
+    Returns:
+        A `GradientBound` with the fields
+
+        * `optimisation`: `3R/(2ηT) + 3Lη/4`;
+        * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;
+        * `variance`: `6G√α`, due to sampled records;
+        * `noise`: 3 times the argument `noise`;
+        * `start`: `3G(1−α)/(αT)`, because the momentum starts at 0.
+
+    Source: Tran & Cutkosky 2022, Lemmas 5 and 11. The constants are those of the lemmas. Theorem 6 prints others.
 
     >>> problem = ProblemConstants(records=100, dimension=10, lipschitz=1.0, smoothness=0.1)
     >>> settings = MomentumSettings(rounds=10_000, alpha=0.01, step_size=1e-3)

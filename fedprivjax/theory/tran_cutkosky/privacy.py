@@ -47,25 +47,27 @@ def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
 def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
     """ε of releasing several sums of records, each with Gaussian noise in proportion to its sensitivity.
 
+    Later releases may depend on earlier ones.
+
     Args:
         nodes: V, largest number of sums that contain one record.
         ratio: ρ, sensitivity of a sum divided by the standard deviation of its noise; the same for all sums.
         delta: δ for which ε is computed.
-        form: "exact" for the smallest ε, "renyi" for ε from Rényi divergences, or "paper".
+        form: "exact" for the smallest ε, "renyi" for a larger ε from Rényi divergences, or "paper" for the paper's
+            formula.
 
     Returns:
         The ε depends on the form.
 
-        * for "exact": the ε of Gaussian differential privacy (GDP) with parameter √V·ρ;
-        * for "renyi": `Vρ²/2 + ρ·√(2V·log(1/δ))`, at the best order;
-        * for "paper": `2ρ·√(V·log(1/δ))`. It is at least "renyi", and therefore valid, if `ρ√V ≤ 2(2 − √2)·√log(1/δ)`.
-          The factor 2(2 − √2) is 1.17; the paper has 1.
+        * for "exact": the ε of μ-GDP (Gaussian differential privacy) with `μ = √V·ρ`;
+        * for "renyi": `Vρ²/2 + ρ·√(2V·log(1/δ))`;
+        * for "paper": `2ρ·√(V·log(1/δ))`, which is valid because it is at least the ε of "renyi" under the condition
+          below.
 
     Raises:
-        Refusal: if the condition of "paper" does not hold.
+        Refusal: if the form is "paper" and `ρ√V` exceeds `2(2 − √2)·√log(1/δ)`, which is about `1.17·√log(1/δ)`.
 
-    Source: Tran & Cutkosky 2022, Theorem 10. At the paper's order, ε is `Vρ²/2 + 1.5ρ√(V·log(1/δ))`, which differs from
-    the printed one. The condition of "paper" is derived here.
+    Source: Tran & Cutkosky 2022, Theorem 10, which requires `ρ√V ≤ √log(1/δ)`. The weaker condition is derived here.
 
     >>> settings = {"nodes": 4, "ratio": 0.5, "delta": 1e-5}
     >>> [round(composition_epsilon(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
@@ -83,16 +85,19 @@ def momentum_epsilon(
 ) -> Any:
     """ε of private momentum (Algorithm 1 or 2) at a given noise multiplier.
 
+    Private momentum releases noisy sums of gradients over successive rounds. Algorithm 1 releases one group of sums,
+    and Algorithm 2 releases three. The number of groups is k.
+
     Args:
-        noise_multiplier: σ. The noise of a released sum is in proportion to σ and to the sum's sensitivity.
+        noise_multiplier: σ. The noise of a sum must have a standard deviation of at least `σ·√V` times the sensitivity
+            of the sum, where V is the largest number of sums of the same group that contain one record. Each group is
+            then 1/σ-GDP (Gaussian differential privacy), and all groups together are √k/σ-GDP.
         delta: δ for which ε is computed.
-        form: "exact" for the smallest ε, from Gaussian differential privacy (GDP) with parameter √k/σ, or "renyi" for ε
-            from Rényi divergences.
-        algorithm: "tree" for Algorithm 1, which has k = 1 binary tree of noisy sums, or "reduced" for Algorithm 2,
-            which has k = 3.
+        form: "exact" for the smallest ε of √k/σ-GDP, or "renyi" for a larger ε from Rényi divergences.
+        algorithm: "tree" for Algorithm 1 (k = 1), or "reduced" for Algorithm 2 (k = 3).
 
     Returns:
-        `k/(2σ²) + √(2k·log(1/δ))/σ` for "renyi"; a number without a closed form for "exact".
+        `k/(2σ²) + √(2k·log(1/δ))/σ` for "renyi". The ε of "exact" has no closed form.
 
     Source: Tran & Cutkosky 2022, Theorems 4 and 8 ("renyi").
 
@@ -109,25 +114,26 @@ def momentum_epsilon(
 def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "exact", algorithm: str = "tree") -> Any:
     """Noise multiplier σ at which private momentum (Algorithm 1 or 2) is (ε, δ)-DP.
 
-    The noise of a released sum is in proportion to σ and to the sum's sensitivity.
+    Private momentum releases noisy sums of gradients over successive rounds. Algorithm 1 releases one group of sums,
+    and Algorithm 2 releases three. The noise of a sum must have a standard deviation of at least `σ·√V` times the
+    sensitivity of the sum, where V is the largest number of sums of the same group that contain one record.
 
     Args:
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
-        form: "exact" or "renyi" for the smallest σ at which `momentum_epsilon` of this form is ε, or "paper".
-        algorithm: "tree" for Algorithm 1, which has k = 1 binary tree of noisy sums, or "reduced" for Algorithm 2,
-            which has k = 3.
+        form: "exact" or "renyi" for the smallest σ at which `momentum_epsilon` with this form is ε, or "paper".
+        algorithm: "tree" for Algorithm 1 (k = 1 group), or "reduced" for Algorithm 2 (k = 3 groups).
 
     Returns:
         The σ depends on the form.
 
         * for "exact": a number without a closed form;
         * for "renyi": `√k/(√(2·log(1/δ) + 2ε) − √(2·log(1/δ)))`;
-        * for "paper": `2·√log(1/δ)/ε` for Algorithm 1 and `4·√log(1/δ)/ε` for Algorithm 2. They suffice for ε of at
-          most `momentum_max_epsilon`, about 2.34·log(1/δ) and 4.13·log(1/δ).
+        * for "paper": `2·√log(1/δ)/ε` for Algorithm 1 and `4·√log(1/δ)/ε` for Algorithm 2.
 
     Raises:
-        Refusal: if ε is too large for "paper".
+        Refusal: if the form is "paper" and ε exceeds `momentum_max_epsilon`, which is about 2.34·log(1/δ) for Algorithm
+            1 and 4.13·log(1/δ) for Algorithm 2. The paper's σ is then not proved to suffice.
 
     Source: Tran & Cutkosky 2022, Theorem 4, whose condition δ ≥ exp(−ε) has the inequality reversed, and Theorem 8,
     which states no condition.
@@ -217,30 +223,32 @@ class Sensitivities(NamedTuple):
 
 
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
-    """Bounds on the sensitivities to one record in the three trees of reduced-noise momentum (Algorithm 2).
+    """Bounds on sensitivities to one record in the three trees of reduced-noise momentum (Algorithm 2).
 
-    A node of a tree is a noisy sum over successive rounds, in which older gradients count less. The result has one
-    bound for each tree of `Sensitivities`, divided by the weight of a new gradient in the momentum. The bounds hold if
+    Algorithm 2 releases noisy sums over successive rounds, in which older gradients count less. It has three binary
+    trees of such sums:
+
+    * anchors: gradients at the first iterate of the epoch, called its anchor;
+    * differences: gradients at the anchor of the epoch minus gradients of the same records at the previous anchor;
+    * residuals: gradients at the iterate of the round minus gradients of the same records at the anchor.
+
+    The bounds are for sums that are not yet multiplied by the weight of a new gradient in the momentum. They hold if
     all epochs have the same order of records, and that weight is at least 1/N for N records.
 
     Args:
         problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).
         step_size: η, length of a step.
-        form: "corrected" for nodes of any length, "short" for nodes of at most N rounds, or "paper". A short node
-            contains a record once. In the trees of anchors and differences, the method uses only short nodes.
+        form: "corrected" for sums over any number of rounds, "short" for sums over at most N rounds, or "paper" for the
+            paper's numbers. The sums of anchors and of differences are always short.
 
     Returns:
         The bounds for anchors, differences and residuals depend on the form.
 
         * for "corrected": `4G`, `4ηNL` and `4ηNL`;
         * for "short": `2G`, `2ηNL` and `2η(N−1)L`;
-        * for "paper": `4G`, `2ηNL` and `2ηNL`. The last is too small for nodes longer than an epoch.
+        * for "paper": `4G`, `2ηNL` and `2ηNL`. The last is too small for sums over more than N rounds.
 
-        The sensitivity of a given node is `node_sensitivity` times 2G for anchors, `node_sensitivity` times 2ηNL for
-        differences, and `residual_sensitivity` for residuals.
-
-    Source: Tran & Cutkosky 2022, Theorem 8, with the geometric factor that its δ_Δ and δ_r lack. The constants of Lemma
-    7 correspond to 8ηNL.
+    Source: Tran & Cutkosky 2022, Theorem 8, corrected.
 
     >>> problem = ProblemConstants(records=10, dimension=1, lipschitz=1.0, smoothness=2.0)
     >>> reduced_sensitivities(problem, step_size=0.01)
@@ -258,23 +266,24 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 def residual_sensitivity(
     *, first: int, last: int, records: int, alpha: float, step_size: float, smoothness: float
 ) -> float:
-    """Sensitivity of a noisy sum of residuals over rounds y to z, to one record.
+    """Sensitivity to one record of a noisy sum of residuals over the rounds y to z, in Algorithm 2.
 
-    A residual is a record's gradient minus the gradient of the same record at the epoch's first iterate. Older
-    residuals count less in the sum. The sensitivity is divided by the weight of a new gradient in the momentum. The
-    value is attained if all epochs have the same order of records.
+    The residual of round t is the gradient of the round's record at the current iterate, minus the gradient of the same
+    record at the epoch's first iterate. In the sum, the residual of round t has the weight (1−α)^{z−t}. All epochs must
+    have the same order, so that a record has the same position p = 0, …, N − 1 in every epoch. The two iterates are
+    then at most pη apart, and replacing the record changes each of its residuals by at most 2pηL.
 
     Args:
         first: y, first round of the sum, counted from 1.
         last: z, last round of the sum.
         records: N, number of records, also the number of rounds of an epoch.
-        alpha: α, weight of a new gradient in the momentum.
+        alpha: α, weight of a new gradient in the momentum, at least 1/N. The sum is not yet multiplied by it.
         step_size: η, length of a step.
         smoothness: L, smoothness of one record's loss.
 
     Returns:
-        `2ηL·max_p p·Σ_t (1−α)^{z−t}`, where t runs over the rounds at position p = 0, …, N − 1 of an epoch. It is at
-        most 2η(N−1)L for N rounds, and 3.17η(N−1)L for any number.
+        The largest value of `2pηL·Σ_t (1−α)^{z−t}` over the positions p. The sum is over those rounds t from y to z
+        that are at position p of their epoch.
 
     Source: derived here, for F^r of Tran & Cutkosky 2022, Theorem 8.
 

@@ -158,13 +158,14 @@ def whole_epochs(records: int, rounds: float) -> int:
 class ReducedNodes(NamedTuple):
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases a momentum by three binary trees over the rounds: of gradients at each epoch's first iterate,
-    of differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
-    iterate). A node of a tree is the sum of its rounds. Its noise grows with the number of nodes that contain one
-    record.
+    Algorithm 2 releases the noisy sums of three binary trees over the rounds: of gradients at each epoch's first
+    iterate, of the differences between these gradients in successive epochs, and of residuals (current gradients minus
+    gradients at the epoch's first iterate). The noise of a sum grows with these numbers:
 
-    * `early`: number of such nodes that end in the first two epochs, apart from the tree of residuals;
-    * `late`: number of all other such nodes.
+    * `early`: bound on the number of sums that contain one record and end in the first two epochs, in the first two
+      trees;
+    * `late`: bound on the number of sums that contain one record and end later, in the first two trees. It is also a
+      bound on the number of sums that contain one record in the tree of residuals.
     """
 
     early: Any
@@ -172,21 +173,18 @@ class ReducedNodes(NamedTuple):
 
 
 def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
-    """Bound on the number of nodes of a binary tree over the rounds that contain one record.
+    """Bound on the number of noisy sums that contain one record, in a binary tree over the rounds.
 
-    A node is a noisy sum over 2^j successive rounds. The noise of every node grows with this number.
-
-    The bound counts all nodes. The second half of a node is never released as a node of its own. Therefore about half
-    of the bound would suffice for shuffled epochs. If all epochs have the same order, up to nine tenths of it are
-    needed.
+    Level j of the tree has one noisy sum for each successive block of 2^j rounds. The noise of every sum grows with the
+    bound. The bound is safe but not tight, because some sums of the tree are never released.
 
     Args:
         records: N, number of records, also the number of rounds of an epoch.
         rounds: T, number of rounds, at least N.
 
     Returns:
-        `V = (min(R, ⌊log₂N⌋) + 1)·⌈T/N⌉ + Σ_{j=⌊log₂N⌋+1}^{R} ⌊T/2^j⌋` with `R = ⌊log₂T⌋`. It is at most
-        `4(T/N)·log₂T`.
+        `V = (⌊log₂N⌋ + 1)·⌈T/N⌉ + Σ_j ⌊T/2^j⌋`, where the sum is over the integers j from ⌊log₂N⌋ + 1 to ⌊log₂T⌋. The
+        first term is for blocks of at most N rounds, and the second for longer blocks.
 
     Source: Tran & Cutkosky 2022, Theorem 4, with ⌈T/N⌉ for T/N, which is too small if N does not divide T.
 
@@ -203,20 +201,22 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases a momentum by three binary trees over the rounds: of gradients at each epoch's first iterate,
-    of differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
-    iterate). A node of a tree is the sum of its rounds. Except in the tree of residuals, only nodes of at most one
-    epoch are used.
+    Algorithm 2 releases the noisy sums of three binary trees over the rounds: of gradients at each epoch's first
+    iterate, of the differences between these gradients in successive epochs, and of residuals (current gradients minus
+    gradients at the epoch's first iterate).
 
     Args:
         records: N, number of records, also the number of rounds of an epoch; at least 2.
         rounds: T, number of rounds, at least N.
-        form: "corrected", or "paper" for the numbers of the paper.
+        form: "corrected", or "paper" for the numbers of the paper, of which `early` can be slightly too small.
 
     Returns:
-        For "paper", `early = 3·log₂N` and `late = 4(T/N)·log₂N`. For "corrected", `early = 3(⌊log₂N⌋ + 1)`, because in
-        the first two epochs a record occurs twice in one tree and once in another. The paper's `late` suffices also if
-        N does not divide T.
+        Two numbers, `early` and `late`.
+
+        * `early` bounds the number of sums that contain one record and end in the first two epochs, in the first two
+          trees together. It is `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
+        * `late = 4(T/N)·log₂N` bounds two numbers: of sums that contain one record and end later, in the first two
+          trees together; and of sums that contain one record in the tree of residuals.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 

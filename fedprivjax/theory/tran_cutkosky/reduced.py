@@ -22,9 +22,9 @@ class ReducedSettings(NamedTuple):
     * `rounds`: number of rounds;
     * `alpha`: weight of a new gradient in the momentum;
     * `step_size`: length of a step;
-    * `reset_rate`: weight in (0, 1/2] in the sum of gradients over the last epoch. With this weight, the sum is
-      released anew. With the rest, it is the sum of one epoch before plus released differences. The weight changes only
-      the noise.
+    * `reset_rate`: γ in (0, 1/2]. The method needs a private sum of the gradients of the last N rounds, for N records.
+      It takes γ times a new noisy sum, plus 1 − γ times an updated old sum: the private sum of the N rounds before,
+      plus a noisy sum of how the gradients have changed since. γ affects only the noise.
     """
 
     rounds: Any
@@ -43,17 +43,19 @@ def reduced_settings(
         epsilon: ε of the privacy budget.
         dimension: d, number of parameters.
         rounds: T, number of rounds, or None for the theorem's number, which is very large.
-        form: "corrected" for an α of at least 1.7/N, or "paper" for at least 1/N.
+        form: smallest α that the result may have: about 1.7/N for "corrected", as the paper's bound on the noise
+            (Proposition 14) requires; 1/N for "paper", which disregards this requirement as Theorem 9 does.
 
     Returns:
-        The number T of rounds, the weight α of a new gradient, the step length η and the reset rate γ.
+        The number T of rounds, the weight α of a new gradient in the momentum, the step length η, and the reset rate γ.
 
-        * T of the theorem is `N^{7/3}·ε^{4/3}/d^{2/3}`, rounded up to whole epochs;
-        * `α = N^{3/4}·ε/(T^{3/4}·√d)` is clipped to at most 1 and at least the limit of `form`;
-        * `η = 1/√(NT)` and `γ = ηN`.
-
-        At the theorem's T, the formula for α gives 1/N, but the paper's Proposition 14 requires about 1.7/N.
-        `reduced_bound` also holds at 1/N.
+        * T of the theorem is `N^{7/3}·ε^{4/3}/d^{2/3}`, rounded up to whole epochs of N rounds;
+        * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the limit of `form`. At the theorem's T, it is that
+          limit;
+        * `η = 1/√(NT)`;
+        * `γ = ηN`. The method needs a private sum of the gradients of the last N rounds. It takes γ times a new noisy
+          sum, plus 1 − γ times an updated old sum: the private sum of the N rounds before, plus a noisy sum of how the
+          gradients have changed since.
 
     Raises:
         Refusal: if T, given or by the theorem, is smaller than 4N, because γ must be at most 1/2.
@@ -90,30 +92,40 @@ def reduced_noise_norm(
 ) -> Any:
     """Bound on the expected norm of the noise of reduced-noise momentum (Algorithm 2) in a round.
 
-    The momentum is a sum of nodes of three binary trees over the rounds: of gradients at each epoch's first iterate
-    (anchors), of differences of these between epochs, and of residuals (current gradients minus gradients at the
-    epoch's first iterate). The noise of a node grows with its sensitivity and with the number of nodes that contain one
-    record.
+    The method computes the momentum from noisy sums of three kinds:
+
+    * anchors: gradients at the first iterate of each epoch, called its anchor;
+    * differences: gradients at an epoch's anchor minus gradients of the same records at the previous anchor;
+    * residuals: gradients at the current iterate minus gradients of the same records at the anchor.
+
+    The private sum of the anchor gradients of the last N rounds is γ times a new noisy sum, plus 1 − γ times an updated
+    old sum: the private sum of the N rounds before, plus the noisy sum of differences. Here γ is the reset rate, and N
+    is the number of records.
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant), N (records, at least 2) and L (smoothness).
         settings: T rounds, weight α of a new gradient in the momentum, at least 1/N, step length η, and reset rate γ in
             (0, 1/2].
-        noise_multiplier: σ, `momentum_multiplier` of "reduced".
-        form: "corrected" or "paper".
+        noise_multiplier: σ, from `momentum_multiplier` with the algorithm "reduced".
+        form: "corrected", or "paper" for the bound of the paper.
 
     Returns:
-        `ασ√d` times a factor that depends on the form.
+        For "corrected", `ασ·√(d·(A + B + C))`. The three terms use
 
-        * for "corrected": the square root of
-          `δ_G²·V_<·(⌊log₂N⌋ + nC²) + nC²/(γ(2−γ))·V_>·(γ²δ_G² + (1−γ)²δ_Δ²) + ⌊log₂(T+1)⌋·V_>·δ_r²`. Here δ_G, δ_Δ and
-          δ_r are the `reduced_sensitivities` of anchors, differences and residuals. `V_<` and `V_>` are the early and
-          late `reduced_node_counts`. `n = 2(1 + ⌈log₂N⌉)` bounds the number of nodes of an epoch, and
-          `C = 1/(1 − (1−α)^N/(1−γ))` is the sum of the weights of old epochs.
-        * for "paper": `log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
+        * δ_G, δ_Δ and δ_r: sensitivities of sums of anchors, differences and residuals (`reduced_sensitivities`);
+        * V_1 and V_2: numbers of noisy sums that contain one record, in the first two epochs and later (`early` and
+          `late` of `reduced_node_counts`);
+        * `K = 2(1 + ⌈log₂N⌉)/(1 − (1−α)^N/(1−γ))²`.
 
-    Source: Tran & Cutkosky 2022, Lemma 7 ("paper"), and its proof with the sum of the weights ("corrected"). Constants
-    are explicit.
+        They are
+
+        * `A = V_1·δ_G²·(⌊log₂N⌋ + K)`, for anchors of the first two epochs;
+        * `B = V_2·K·(γ²δ_G² + (1−γ)²δ_Δ²)/(γ(2−γ))`, for later anchors and for differences;
+        * `C = V_2·δ_r²·⌊log₂(T+1)⌋`, for residuals.
+
+        For "paper", `ασ√d·log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
+
+    Source: Tran & Cutkosky 2022, Lemma 7 ("paper") and its proof ("corrected"). Constants are explicit.
 
     >>> settings = reduced_settings(records=64, epsilon=2.0, dimension=10, rounds=1024)
     >>> problem = ProblemConstants(records=64, dimension=10, lipschitz=1.0, smoothness=1.0)
@@ -143,24 +155,29 @@ def reduced_bound(
 ) -> GradientBound:
     """Bound on the expected gradient norm of reduced-noise momentum (Algorithm 2), split by cause.
 
-    The bound is `total` of the result, and `GradientBound` has the formulas. They are those of `momentum_bound`,
-    because both methods are equal without noise.
+    The bound is for a uniformly random iterate. It is the sum of five terms, `total` of the result.
 
-    One term, `variance` of the result, is proved only for epochs that are shuffled independently. The method, however,
-    requires the same order in all epochs. The paper does not mention this.
-
-    With `reduced_noise_norm`, the bound is below the bound of Algorithm 1 only for more than about 10¹² records (for
-    100 parameters and ε = 1). The actual noise of the mechanism is much smaller.
+    The term for sampled records (`variance` of the result) is proved only for epochs that are shuffled independently.
+    The method, however, requires the same order in all epochs. The paper does not mention this.
 
     Args:
         problem: constants N (records), G (Lipschitz constant) and L (smoothness).
-        settings: at least N rounds, the weight of a new gradient in [1/N, 1], the length of a step, and a reset rate in
-            (0, 1/2].
-        gap: bound on the excess loss at the start, F(w_1) − inf F for a loss F (the paper's R).
+        settings: T rounds, at least N; the weight α of a new gradient in the momentum, in [1/N, 1]; the length η of a
+            step; and the reset rate in (0, 1/2], on which only the noise depends.
+        gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
         noise: expected norm of the noise in the momentum, mean over rounds. Give the root mean square of a coordinate
-            times √d for d parameters, or `reduced_noise_norm`.
+            times √d for d parameters, or the (much larger) bound `reduced_noise_norm`.
 
-    Source: Tran & Cutkosky 2022, Theorem 9 (Lemmas 5, 7 and 11), with the term of a momentum that starts at 0.
+    Returns:
+        A `GradientBound` with the fields
+
+        * `optimisation`: `3R/(2ηT) + 3Lη/4`;
+        * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;
+        * `variance`: `6G√α`, due to sampled records;
+        * `noise`: 3 times the argument `noise`;
+        * `start`: `3G(1−α)/(αT)`, because the momentum starts at 0.
+
+    Source: Tran & Cutkosky 2022, Theorem 9 and Lemmas 5 and 11. The term `start` is added here.
 
     >>> settings = reduced_settings(records=10**6, epsilon=1.0, dimension=10)
     >>> problem = ProblemConstants(records=10**6, dimension=10, lipschitz=1.0, smoothness=1.0)
