@@ -45,7 +45,7 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
     Returns:
         `(t + 1)/(2(β + S))` for t = 1, …, T.
 
-    Source: Cheu et al. 2022, Algorithm 4, with the missing penalty restored from Lan's proof.
+    Source: Cheu et al. 2022, Algorithm 4, with the step sizes from Lan's proof of the method (AC-SA).
 
     >>> agd_steps(rounds=2, smoothness=1.0, spread=1.0)
     array([0.5 , 0.75])
@@ -139,13 +139,14 @@ def _squares(rounds: np.ndarray) -> np.ndarray:
 
 
 class Phase(NamedTuple):
-    """Settings of one pass of accelerated SGD over its users, and a bound on the expected excess loss of its output.
+    """Settings of one pass of accelerated SGD over its users, and a bound on its expected excess loss.
 
-    * `users`: number of users of the pass, with those left over if `per_round` does not divide it;
+    * `users`: number of users of the pass. If `per_round` does not divide it, the remaining users are not used;
     * `per_round`: number of users in a round;
     * `rounds`: number of rounds;
-    * `spread`: a number in the step sizes: steps are shorter if it is larger, as noise requires (`agd_spread`);
-    * `smoothness`: smoothness of the loss, or of its Moreau envelopes (smooth lower approximations);
+    * `spread`: S in the step size `(t + 1)/(2(β + S))` of each round t, for the smoothness β. It is larger for more
+      noise, which makes the steps shorter;
+    * `smoothness`: β, smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
     * `distance`: bound on the (root mean square) distance from the start of the pass to the minimum;
     * `bound`: bound on the expected excess loss.
     """
@@ -163,17 +164,18 @@ class Phase(NamedTuple):
 class Pass:
     """Constants of a problem, and options of one pass of accelerated SGD over its users.
 
-    One pass means that each user is in one round only. A round has b users, for any b. A loss that is not smooth is
-    replaced by a Moreau envelope, a smooth lower approximation.
+    One pass means that each user is in one round only. A round has b users, and the options are for any b. A loss that
+    is not smooth is replaced by a Moreau envelope, a smooth lower approximation.
 
     Attributes:
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, noise variance of a sum of gradients over all coordinates, divided by L²; or a function of b that
-            returns C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
-        smoothness: β, smoothness of the loss or of its Moreau envelopes; or None for the best envelopes at every b.
-        envelope: True if β belongs to envelopes. Bounds then include L²/(2β), the largest distance of envelope and
-            loss.
-        sampling: False omits the error of sampled users from bounds: the variance L²/b of a round's gradient.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients; or a function from
+            b to C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
+        smoothness: β, smoothness of the loss or of its envelope. None is for envelopes only: for each b, β is chosen
+            such that the bound on the excess loss is smallest.
+        envelope: True if an envelope replaces the loss. Bounds then include L²/(2β), by which the two differ at most.
+        sampling: True if bounds count two errors of a round's mean gradient: that of estimating the population gradient
+            from only b users (mean square at most L²/b), and the noise. False counts the noise only.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
         paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
     """
@@ -199,8 +201,9 @@ class Runs(NamedTuple):
     Each is an array of shape [batch sizes].
 
     * `rounds`: number of rounds;
-    * `spread`: S, a number in the step sizes: steps are shorter if it is larger;
-    * `smoothness`: smoothness of the loss, or of its Moreau envelopes (smooth lower approximations);
+    * `spread`: S in the step size `(t + 1)/(2(β + S))` of each round t, for the smoothness β. It is larger for more
+      noise, which makes the steps shorter;
+    * `smoothness`: β, smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
     * `bound`: bound on the expected excess loss.
     """
 
@@ -269,22 +272,27 @@ def agd_scan(
     sampling: bool = True,
     form: str = "optimal",
 ) -> Phase:
-    """Return the settings of one pass of accelerated SGD over a smooth loss, at the batch size with the smallest bound.
+    """Settings of one pass of accelerated SGD over a smooth loss, with the best batch size.
 
-    The bound is `agd_bound`, with `oracle_variance` as the mean squared error of a round's gradient. The excess loss at
-    the start is taken as `lipschitz` times `distance`, its upper bound.
+    The best batch size has the smallest bound on the excess loss. The bound is `agd_bound`, with `oracle_variance` as
+    the mean squared error of a round's gradient. The excess loss at the start is taken as `lipschitz` times `distance`,
+    its upper bound.
 
     Args:
         users: number of users, each used once.
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         smoothness: smoothness of the loss.
-        noise: variance of the noise in a batch's sum of gradients, over all coordinates together, divided by L²; or a
-            function from the batch size to it.
+        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
+            batch size to this number.
         per_round: batch size (users in a round), or None for the best.
-        sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
-            error.
+        sampling: True if the bound counts two errors of a round's mean gradient: that of estimating the population
+            gradient from a batch of users, and the noise. False counts the noise only, which shows the cost of privacy
+            alone.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
+
+    Returns:
+        A `Phase`. The example shows its first three fields: the numbers of users, of users per round, and of rounds.
 
     Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
     `agd_per_round_order`.
@@ -308,27 +316,28 @@ def smoothed_scan(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> Phase:
-    """Return the settings of one pass of accelerated SGD over a convex loss that need not be smooth.
+    """Settings of one pass of accelerated SGD over a convex loss that need not be smooth.
 
     Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. The settings have the batch
-    size and the envelope with the smallest bound. The bound is `agd_bound` plus `L²/(2β)`, the largest distance of an
-    envelope of smoothness β from a loss with Lipschitz constant L.
+    size and the envelope with the smallest bound. The bound is `agd_bound` plus `L²/(2β)`, by which the loss and an
+    envelope of smoothness β differ at most.
 
     Args:
         users: number of users, each used once.
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: variance of a batch's noise, summed over coordinates, divided by L²; or a function of the batch size.
+        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
+            batch size to this number.
         per_round: batch size (users in a round), or None for the best.
         smoothness: β, smoothness of the envelope, or None for the best.
-        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
-        sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
-            error.
+        sampling: True if the bound counts two errors of a round's mean gradient: that of estimating the population
+            gradient from a batch of users, and the noise. False counts the noise only, which shows the cost of privacy
+            alone.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
+        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
 
     Returns:
-        A `Phase`: numbers of users, of users per round and of rounds (the three numbers of the example), the number
-        `spread` in the step sizes, the envelope's smoothness β, the distance, and the bound.
+        A `Phase`. The example shows its first three fields: the numbers of users, of users per round, and of rounds.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 

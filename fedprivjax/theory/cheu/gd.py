@@ -117,9 +117,9 @@ class Descent(NamedTuple):
     * `users`: number of users;
     * `rounds`: number of rounds;
     * `step`: step size;
-    * `smoothness`: smoothness of the loss, or of its Moreau envelopes (smooth lower approximations);
-    * `round_noise`: noise variance of one round's sum of gradients over all coordinates, divided by the squared
-      Lipschitz constant;
+    * `smoothness`: smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
+    * `round_noise`: E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients, and L is the
+      Lipschitz constant of the loss;
     * `distance`: bound on the (root mean square) distance from the start to the minimum;
     * `bound`: bound on the expected excess loss (`gd_bound`).
     """
@@ -153,14 +153,18 @@ def gd_scan(
         users: number of users, all in every round.
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, noise variance of one sum of gradients over all coordinates, divided by L², if one release has the
-            whole privacy budget. If T rounds share the budget, T·C is taken for each sum, which is exact for Gaussian
-            noise. For other noise, give a function from T to the constant of each sum.
+        noise: C, noise that the whole privacy budget requires for a single round: C = E‖Z‖²/L², where Z is the noise
+            vector that is added to the sum of the users' gradients. If T rounds share the budget, E‖Z‖²/L² of each
+            round is taken to be T·C, which is exact for Gaussian noise. For other noise, give a function from T to
+            E‖Z‖²/L² of one round.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations of the
             loss).
         max_rounds: upper limit of the rounds, or None for the number of users.
         tolerance: a bound is nearly minimal if it exceeds the smallest evaluated bound by at most this fraction.
         generalization: False for a bound on the empirical instead of the population loss.
+
+    Returns:
+        A `Descent`. The example shows its first two fields, the numbers of users and of rounds.
 
     Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Constants are explicit.
 
@@ -219,7 +223,7 @@ def gd_phases(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> list[Descent]:
-    """Settings of gradient descent on disjoint groups of users, one after the other, for strongly convex losses.
+    """Settings of gradient descent on successive disjoint groups of users, for strongly convex losses.
 
     Each group starts at the output of the previous group. It has the whole privacy budget, because no user is in two
     groups. The bound of the last group is the bound of the method.
@@ -232,15 +236,21 @@ def gd_phases(
 
     Args:
         users: number of users, whom `gd_groups` splits.
-        diameter: diameter of the constraint set, or a bound on the first distance.
-        strong_convexity: λ, strong convexity of the loss.
-        max_rounds: largest number of rounds of each group.
+        diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, noise variance of one sum of gradients over all coordinates, divided by L², if one release has the
-            whole privacy budget; or a function from the number of rounds to the constant of each sum.
+        strong_convexity: λ, strong convexity of the loss.
+        noise: C, noise that the whole privacy budget requires for a single round: C = E‖Z‖²/L², where Z is the noise
+            vector that is added to the sum of a group's gradients. If T rounds share the budget, E‖Z‖²/L² of each round
+            is taken to be T·C, which is exact for Gaussian noise. For other noise, give a function from T to E‖Z‖²/L²
+            of one round.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
-        tolerance: the fewest rounds are used at which the bound exceeds its minimum by at most this fraction.
+        max_rounds: largest number of rounds of each group, or None for the number of users in the group.
+        tolerance: for each group, the fewest rounds are used at which the bound exceeds its minimum by at most this
+            fraction.
         generalization: False for bounds on the empirical instead of the population loss.
+
+    Returns:
+        One `Descent` per group.
 
     Source: Cheu et al. 2022, Theorem 4.9 and Lemma B.7, with explicit constants.
 
@@ -315,7 +325,10 @@ def gd_paper(
     lipschitz: float,
     rounds: int | None = None,
 ) -> Descent:
-    """Settings of gradient descent with all users in every round as the paper chooses them, with their bound.
+    """Settings of gradient descent with all users in every round, as the paper chooses them.
+
+    The loss need not be smooth. Gradient descent uses the gradients of a Moreau envelope, a smooth lower approximation
+    of the loss.
 
     Args:
         users: number of users.
@@ -327,13 +340,14 @@ def gd_paper(
         rounds: T, number of rounds, or None for `gd_paper_rounds`.
 
     Returns:
-        The settings, with step `D/(L√T)` and Moreau envelopes (smooth lower approximations of the loss) of smoothness
-        `L√T/D`.
+        A `Descent`. Its `step` is `D/(L√T)`. Its `smoothness` is that of the Moreau envelope, `L√T/D`. Its
+        `round_noise` is from `paper_noise_constant`, at the budget of one round (`gd_paper_budget`).
 
     Source: Cheu et al. 2022, Algorithm 5 and Theorem 4.9.
 
-    >>> gd_paper(users=10**5, dimension=100, epsilon=0.1, delta=1e-6, diameter=2.0, lipschitz=1.0)[:4]
-    (100000, 37, 0.3287..., 3.0413...)
+    >>> settings = gd_paper(users=10**5, dimension=100, epsilon=0.1, delta=1e-6, diameter=2.0, lipschitz=1.0)
+    >>> settings.rounds, round(settings.step, 3), round(settings.smoothness, 3)
+    (37, 0.329, 3.041)
     """
     if rounds is None:
         rounds = gd_paper_rounds(users=users, dimension=dimension, epsilon=epsilon, delta=delta)

@@ -29,17 +29,20 @@ def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
 
 
 def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise, sampling: bool = True) -> Any:
-    """Mean squared error of a round's gradient: the noisy mean of the gradients of b new users.
+    """Bound on the mean squared error of a round's gradient estimate from b new users.
+
+    The estimate is the noisy mean of the users' gradients. Its error is the squared L2 distance to the gradient of the
+    population loss.
 
     Args:
         per_round: b, number of users in the round.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, noise variance of the sum of the b gradients over all coordinates, divided by L²; or a function from b
-            to C.
-        sampling: False omits L²/b, the error of sampled users, and leaves the error of the noise.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to the sum of the b gradients; or a function from
+            b to C.
+        sampling: True to count the error of a mean over only b users, L²/b. False counts the error due to noise only.
 
     Returns:
-        `σ² = L²/b + L²C/b²`.
+        `σ² = L²/b + L²C/b²`, or `σ² = L²C/b²` if `sampling` is False.
 
     Source: Cheu et al. 2022, Theorem 3.2, with the variance of the mechanism instead of its order. Constants are
     explicit.
@@ -57,7 +60,8 @@ def gaussian_noise_constant(
 ) -> float:
     """Noise constant C of Gaussian noise on a sum of gradients, through which privacy enters the bounds.
 
-    C is the noise variance of the sum over all coordinates, divided by the squared Lipschitz constant.
+    The constant is C = E‖Z‖²/L², where Z is the noise vector that is added to the sum, and L is the Lipschitz constant
+    of the loss.
 
     Args:
         epsilon: ε of all releases together.
@@ -70,8 +74,7 @@ def gaussian_noise_constant(
     Returns:
         `C = d·(2·σ_G·a)²·T`, where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1.
 
-    Source: the analytic Gaussian mechanism (Balle & Wang 2018). For binomial noise this is a limit. Only the exact
-    accountant gives a guarantee for it.
+    Source: the analytic Gaussian mechanism (Balle & Wang 2018).
 
     >>> round(gaussian_noise_constant(1.0, 1e-6, 10, levels_ratio=1.1) ** 0.5, 1)
     29.4

@@ -133,17 +133,18 @@ def _length(per_round: np.ndarray, lipschitz: ArrayLike, noise: Noise) -> np.nda
 
 
 def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
-    """Number of phases at which the bound of `strong_phases` comes close to its limit.
+    """Number of phases that suffice for accelerated SGD in phases (`strong_phases`).
 
-    Let q be the bound divided by its limit. Each phase multiplies the logarithm of q by `shrinking`.
+    Every phase lowers the bound on the excess loss, down to a limit that no number of phases can pass. If the bound is
+    q times this limit before a phase, it is about q^s times the limit after the phase, where s is `shrinking`. After
+    the returned number of phases, a first ratio q = n is at most 2.
 
     Args:
         users: n, number of users.
-        shrinking: 1/2 on Moreau envelopes (of losses that are not smooth), 3/5 for smooth losses.
+        shrinking: s, 1/2 for losses that are not smooth and are replaced by Moreau envelopes, 3/5 for smooth losses.
 
     Returns:
-        `⌈ln log₂ n / ln(1/shrinking)⌉`, at least 1. At 1/2, this is `⌈log₂ log₂ n⌉`. At 3/5, the bound after k phases
-        decreases like n^{−2(1 − 0.6^k)} instead of n^{−2}. For k = 5 this is n^{−1.84}.
+        `⌈ln log₂ n / ln(1/s)⌉`, at least 1. For s = 1/2, this is `⌈log₂ log₂ n⌉`.
 
     Source: Cheu et al. 2022, Theorem 4.8, where the number of phases is O(log log n).
 
@@ -177,31 +178,34 @@ def strong_phases(
     their steps and, for a loss that is not smooth, in their Moreau envelopes (smooth lower approximations). The
     constraint set is the same.
 
-    The settings of a phase depend on D_j, a bound on the distance from the start of phase j to the minimum:
+    The settings of phase j depend on D_j, a bound on the distance from its start to the minimum. With D for `diameter`,
+    L for `lipschitz` and λ for `strong_convexity`:
 
-    * `D_1 = min(D, 2L/λ)`, where D is `diameter`, L is `lipschitz`, and λ is `strong_convexity`;
-    * `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j bounds the excess loss after phase j.
+    * `D_1 = min(D, 2L/λ)`;
+    * `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j is the bound on the excess loss after phase j.
 
-    The excess loss at the start of phase j is at most `min(L·D_j, Δ_{j−1})`. On envelopes of smoothness β, it is at
-    most `min(L·D_j, Δ_{j−1} + L²/(2β))`. The bound of the last phase is the bound of the method.
+    The last Δ_j is the bound of the method.
 
     Args:
         users: number of all users, each used once.
-        diameter: D, diameter of the constraint set, or a bound on the first distance.
+        diameter: D, diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
+        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
+            batch size to this number.
         smoothness: smoothness of the loss, or None for Moreau envelopes.
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         per_round: one batch size for all phases (`strong_per_round` finds the best), one for each phase, or None for
             the best of each phase.
-        noise: variance of the noise in a batch's sum of gradients, over all coordinates together, divided by L²; or a
-            function from the batch size to it.
-        sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
-            error.
+        sampling: True if bounds count two errors of a round's mean gradient: that of estimating the population gradient
+            from a batch of users, and the noise. False counts the noise only, which shows the cost of privacy alone.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
         paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
 
-    Source: Cheu et al. 2022, Theorem 4.8, with explicit constants and the smaller of two bounds at a phase's start.
+    Returns:
+        One `Phase` per phase. Its `distance` is D_j, and its `bound` is Δ_j.
+
+    Source: Cheu et al. 2022, Theorem 4.8, with explicit constants.
 
     >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
     >>> [(p.users, p.per_round, round(p.distance, 3)) for p in strong_phases(users=10**6, **problem)][:3]
@@ -232,22 +236,24 @@ def strong_per_round(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> int:
-    """Return the batch size at which `strong_phases` has the smallest bound, if all phases have the same batch size.
+    """Best batch size for `strong_phases` if all phases have the same batch size.
 
-    The method is accelerated SGD in phases, for strongly convex losses. Each phase is one pass over new users.
-    Participation schemes with a fixed number of users in a round need one batch size for all phases.
+    The best batch size has the smallest bound on the excess loss after the last phase. The method is accelerated SGD in
+    phases, for strongly convex losses. Each phase is one pass over new users. Participation schemes with a fixed number
+    of users in a round need one batch size for all phases.
 
     Args:
         users: number of all users, each used once.
-        diameter: diameter of the constraint set, or a bound on the first distance to the minimum.
+        diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: strong convexity of the loss.
-        noise: variance of the noise in a batch's sum of gradients, over all coordinates together, divided by L²; or a
-            function from the batch size to it.
+        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
+            batch size to this number.
         smoothness: smoothness of the loss, or None to use Moreau envelopes (smooth lower approximations).
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
-        sampling: False omits the error of sampled users in a round's gradient from the bound, so that noise is its only
-            error.
+        sampling: True if the bound counts two errors of a round's mean gradient: that of estimating the population
+            gradient from a batch of users, and the noise. False counts the noise only, which shows the cost of privacy
+            alone.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper.
         paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
 
