@@ -118,8 +118,9 @@ def plot(
         metric: metric to draw. Default: the first metric that the command line draws, or for a run all metrics. If a
             metric has one value per client and `against` is None, the plot is a histogram over clients. For a run,
             `metric` may also name one of these plots: "participation" shows which machines take part in which round,
-            and "machine_epsilon" is a histogram of the machines' ε. "epsilon" is the ε of the rounds so far, and
-            "noise_correlation" shows correlations of the noise over rounds or between machines.
+            and "machine_epsilon" shows the ε of each machine, or a histogram of more than 30 machines. "epsilon" is the
+            ε of the rounds so far, and "noise_correlation" shows correlations of the noise over rounds or between
+            machines.
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
             (simulated), or any swept setting. "costs" has a panel for each of rounds, bytes, gradients and hours.
             "grid" draws heat maps over two swept hyper-parameters, those with the most values. Default: "epsilon" if ε

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 
+import matplotlib
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
 from fedprivjax.report.colours import CONSTANT, colour, look, slots
-from fedprivjax.report.drawing import add_legend, panelled, percent_ticks, point_title
+from fedprivjax.report.drawing import FONT, add_legend, panelled, percent_ticks, point_title
 from fedprivjax.report.partition_plot import NAMED
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import BEST
@@ -35,15 +36,17 @@ MOST = 2000  # most rows of a matrix that is drawn
 ENDS = 40  # most numbers of rounds for which ε is computed
 BINS = 31  # odd, so that one value is in the middle of its bar
 SIZE = 6.0, 3.8  # width and height in inches
+ROW = 0.17  # height of a machine's bar in inches, with text of `FONT` points
 
 
 def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | None = None) -> Figure:
     """Plot one run.
 
     Args:
-        shown: a recorded metric; "participation", the rounds in which every machine takes part; "machine_epsilon", how
-            many machines have which ε; "epsilon", the ε of the first rounds; "noise_correlation", of noise that is
-            correlated over rounds or between machines; or None for every recorded metric of scalars.
+        shown: a recorded metric; "participation", the rounds in which every machine takes part; "machine_epsilon", the
+            ε of each machine, or a histogram of more than 30; "epsilon", the ε of the first rounds;
+            "noise_correlation", of noise that is correlated over rounds or between machines; or None for every
+            recorded metric of scalars.
         against: "round" or "hours", for metrics.
 
     Raises:
@@ -154,22 +157,34 @@ def participation(run: SavedRun | ReadyRun) -> Figure:
 
 
 def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
-    """Plot how many machines have which ε. A line marks the worst, which is the run's ε."""
+    """Plot the ε of each machine, the worst in another colour. Of more than `NAMED` machines, plot a histogram.
+
+    A line marks the largest ε, which is the run's.
+    """
     one = run.guarantee
     if not one.private:
         raise Refusal("run must be private for an ε of every machine, got a non-private one")
-    stated = one.stated
-    values = stated.values if one.mus is None else np.atleast_1d(gdp.epsilon(stated.values, one.delta))
+    machines, worst = one.per_machine.size, np.flatnonzero(one.per_machine >= (1 - 1e-9) * one.stated.max)
+    many = machines > NAMED
+    values = one.stated.values if many else one.per_machine
+    values = values if one.mus is None else np.atleast_1d(gdp.epsilon(values, one.delta))
     figure, (axis,) = panelled(1, *SIZE)
-    axis.hist(values.round(9), BINS, weights=stated.counts, color=colour(0))
+    if many:
+        axis.hist(values.round(9), BINS, weights=one.stated.counts, color=colour(0))
+        _whole(axis.yaxis)
+    else:
+        marked = np.isin(range(machines), worst) & (worst.size < machines)
+        axis.barh(range(machines), values, color=[colour(int(mark)) for mark in marked])
+        axis.set_ylim(machines - 0.4, -0.6)  # the first machine is at the top
+        _number_machines(run, axis.yaxis)
+        inches = ROW * float(matplotlib.rcParams["font.size"]) / FONT
+        figure.set_figheight(max(figure.get_figheight(), inches * (machines + 6)))
     axis.axvline(one.epsilon, color=CONSTANT, ls=":")
     terms = f"(δ = {power_text(one.delta)}, {relations([one.terms])})"
-    worst = np.flatnonzero(one.per_machine >= (1 - 1e-9) * stated.max)
     which = run.problem.machine_name(worst[0]) if isinstance(run, ReadyRun) else f"machine {worst[0]}"
     which += f" and {worst.size - 1} more" if worst.size > 1 else ""
-    title = "every machine" if worst.size == one.per_machine.size else f"the worst: {which}"
-    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines", title=f"{title}, ε = {up(one.epsilon, 4)}")
-    _whole(axis.yaxis)
+    title = f"{'every machine' if worst.size == machines else f'the worst: {which}'}, ε = {up(one.epsilon, 4)}"
+    axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines" if many else "machine", title=title)
     return figure
 
 

@@ -83,9 +83,27 @@ def test_a_secret_schedule_is_not_drawn(run):
 
 
 def test_every_machine_has_its_epsilon(run):
+    one = run.guarantee
+    every = gdp.epsilon(one.per_machine, one.delta)
     axis = fpj.plot(run, "machine_epsilon").axes[0]
-    assert sum(patch.get_height() for patch in axis.patches) == 20
-    every = gdp.epsilon(run.guarantee.per_machine, run.guarantee.delta)
+    assert [patch.get_width() for patch in axis.patches] == pytest.approx(every)
+    assert [patch.get_y() + patch.get_height() / 2 for patch in axis.patches] == pytest.approx(range(20))
+    marked = [patch.get_facecolor() != axis.patches[every.argmin()].get_facecolor() for patch in axis.patches]
+    np.testing.assert_array_equal(marked, np.isclose(every, every.max()))
+    assert axis.lines[0].get_xdata()[0] == pytest.approx(one.epsilon)
+    assert axis.get_title().startswith(f"the worst: machine {every.argmax()}")
+    equal = replace(run, guarantee=replace(one, mus=Grouped.of([1.0] * 20)))
+    axis = fpj.plot(equal, "machine_epsilon").axes[0]
+    assert len({patch.get_facecolor() for patch in axis.patches}) == 1
+    assert axis.get_title().startswith("every machine, ε = ")
+
+
+def test_many_machines_have_a_histogram_of_their_epsilons(run):
+    mus = np.tile(run.guarantee.per_machine, 2)
+    run = replace(run, guarantee=replace(run.guarantee, mus=Grouped.of(mus)))
+    axis = fpj.plot(run, "machine_epsilon").axes[0]
+    assert sum(patch.get_height() for patch in axis.patches) == 40
+    every = gdp.epsilon(mus, run.guarantee.delta)
     for patch in axis.patches:
         left, right = patch.get_x(), patch.get_x() + patch.get_width()
         inside = (every >= left - 1e-9) & (
@@ -94,9 +112,9 @@ def test_every_machine_has_its_epsilon(run):
         assert patch.get_height() == inside.sum()
     assert axis.lines[0].get_xdata()[0] == pytest.approx(run.guarantee.epsilon)
     assert axis.get_title().startswith(f"the worst: machine {every.argmax()}")
-    equal = replace(run, guarantee=replace(run.guarantee, mus=Grouped.of([1.0] * 20)))
+    equal = replace(run, guarantee=replace(run.guarantee, mus=Grouped.of([1.0] * 40)))
     axis = fpj.plot(equal, "machine_epsilon").axes[0]
-    assert max(patch.get_height() for patch in axis.patches) == 20
+    assert max(patch.get_height() for patch in axis.patches) == 40
     assert axis.get_title().startswith("every machine, ε = ")
 
 
@@ -256,4 +274,6 @@ def test_clients_are_named(run):
     start = fpj.ready(run.protocol, problem, fpj.Uniform(20, 10), rounds=8, seed=1)
     axis = VIEWS["participation"][1](start).axes[0]
     assert [text.get_text() for text in axis.get_yticklabels()] == list(data.machine_names)
-    assert "the worst: client '" in VIEWS["machine_epsilon"][1](start).axes[0].get_title()
+    axis = VIEWS["machine_epsilon"][1](start).axes[0]
+    assert "the worst: client '" in axis.get_title()
+    assert [text.get_text() for text in axis.get_yticklabels()] == list(data.machine_names)
