@@ -38,28 +38,30 @@ RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither 
 
 @struct.dataclass(kw_only=True)
 class AdaptiveClip(Decorated):
-    """Adaptive value of `update_clip`: it follows a quantile of the norms of machines' updates privately.
+    """A clip of machines' updates that follows a quantile of their norms privately, as a value of `update_clip`.
 
-    In each round, a machine sends its clipped update and one bit, which is 1 if the norm of the update was at most the
-    clip. The server reads the noisy mean of the bits. It lowers the clip if more than the fraction `quantile` of the
-    bits is 1, and raises it if fewer are.
+    In a round with clip C, a machine sends two things: its update Δ, clipped to norm C, and the bit b = 1 if ‖Δ‖ ≤ C,
+    or b = 0 otherwise. The server reads the mean b̃ of the bits with noise. The clip of the next round is
+    C·exp(−η·(b̃ − γ)). It is smaller than C if more than the fraction γ of the updates was within the clip.
 
-    Because the clip changes, the method's `noise_std` is then not an absolute standard deviation but a noise multiplier
-    z: the standard deviation of the noise on update and bit together, divided by the bound on their joint norm. The
-    metric `clip` reports the clip of each round. All attributes can be swept, for example with
+    The message is (√(1 − u²)·Δ̃/C, u·(2b − 1)), where Δ̃ is the clipped update. Its L2 norm is at most 1. All its numbers
+    get Gaussian noise of standard deviation z, the method's `noise_std`. With a trusted server, the noise is added to
+    the sum of the messages, otherwise to every message. Rescaled, it is noise of z·C/√(1 − u²) on the updates, and of
+    σ_b = z/(2u) on the bits. The attribute `count_noise` is σ_b, and determines u = z/(2σ_b).
+
+    The metric `clip` reports the clip of each round. All attributes can be swept, for example with
     `over={"update_clip.start": [0.1, 1.0]}`.
 
     Attributes:
         quantile: γ in (0, 1), the fraction of updates that should have a norm of at most the clip.
-        start: C_1, the clip of the first round, in the units of the update. It must be given.
-        rate: η_C, learning rate of the logarithm of the clip.
-        count_noise: σ_b, standard deviation of the noise on the bits: on their sum with a trusted server, or on each
-            machine's own bit with `trust = "none"`. A given value must exceed z/2. Otherwise the bit alone would have
-            the largest allowed joint norm, and nothing would remain for the update. The default None is z with `trust =
-            "none"`, and max(z, m/20) with a trusted server, for a mean number m of participants.
+        start: the clip of the first round, in the units of the update. It must be given.
+        rate: η, learning rate of the logarithm of the clip.
+        count_noise: σ_b, standard deviation of the noise on the sum of the bits with a trusted server, or on each
+            machine's bit with trust = "none". It must exceed z/2, so that u < 1. If it is None, it is z with trust =
+            "none", and max(z, m/20) with a trusted server and m expected participants of a round.
 
-    **Privacy**: update and bit are released together by one Gaussian mechanism of noise multiplier z. The clip is
-    post-processing of its releases.
+    **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. The clips are
+    computed from its releases.
 
     Source: Andrew et al., NeurIPS 2021.
 
@@ -101,17 +103,23 @@ class AdaptiveClip(Decorated):
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_values(self, values: Mapping[str, Any]) -> "AdaptiveClip":
-        """Return a copy with other settings.
+        """Return a copy in which some attributes have new values.
 
         Args:
-            values: new values by the names of `leaves`. None sets a setting to its default. `start` has no default, so
-                None leaves it unchanged.
+            values: new values by the name of the attribute, "start", "quantile", "rate" or "count_noise". For example,
+                `{"rate": 0.1}` changes the rate only. None stands for the attribute's default. `start` has no default,
+                so None leaves it unchanged.
         """
         default = {field.name: field.default for field in fields(self)} | {"start": self.start}
         return replace(self, **{name: default[name] if one is None else one for name, one in values.items()})
 
     def check(self, multiplier: float) -> None:
-        """Raise Refusal if `start` is missing, or `count_noise` is at most half of the noise multiplier."""
+        """Raise Refusal if `start` is None, or if `count_noise` is a number that is at most z/2.
+
+        Args:
+            multiplier: z, standard deviation of the noise on machines' messages, whose L2 norm is at most 1. It is the
+                `noise_std` of the method.
+        """
         if self.start is None:
             raise Refusal("start of AdaptiveClip must be given, got none. Set it to the clip of the first round")
         if self.count_noise is not None and self.count_noise <= multiplier / 2 * (1 + 1e-5):
@@ -123,37 +131,42 @@ class AdaptiveClip(Decorated):
     # ---- traced
 
     def bit_factor(self, multiplier, least) -> Any:
-        """Return u, the number by which a bit ±1 is multiplied in a message whose norm is at most 1.
+        """Return u = z/(2σ_b), a factor in a machine's message, or ½ in a run without noise (z = 0).
 
-        It is u = z/(2σ_b), where σ_b is the standard deviation of the noise on the bits. In a run without noise it is
-        ½.
+        The message is (√(1 − u²)·Δ̃/C, u·(2b − 1)). Here Δ̃ is the machine's update, clipped to norm C, and the bit b is
+        1 if the update was within the clip, otherwise 0. All numbers of the message get noise of standard deviation z.
+        Divided by 2u, this is noise of σ_b on the bit. σ_b is `count_noise`, or max(z, least) if `count_noise` is None.
 
         Args:
-            multiplier: noise multiplier z.
-            least: smallest value of σ_b if `count_noise` is not given: a twentieth of the mean number of participants
-                with a trusted server, otherwise 0.
+            multiplier: z, standard deviation of the noise on the message.
+            least: lower bound on σ_b if `count_noise` is None. It is m/20 with a trusted server and m expected
+                participants of a round, otherwise 0.
         """
         count_noise = jnp.maximum(least, multiplier) if self.count_noise is None else self.count_noise
         return jnp.where(multiplier > 0, multiplier / (2 * count_noise), EVEN)
 
     def update_factor(self, factor) -> Any:
-        """Return √(1 − u²), the norm that remains for the update in a message of norm 1.
+        """Return √(1 − u²), the bound on the norm of the scaled update in a machine's message.
+
+        The message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the update clipped to norm C. The sign is + if the update
+        was within the clip. The L2 norm of the message is at most √((1 − u²) + u²) = 1.
 
         Args:
-            factor: u, norm of the bit in the message, from `bit_factor`.
+            factor: u in (0, 1), from `bit_factor`.
         """
         return jnp.sqrt((1 - factor) * (1 + factor))
 
     def pair(self, update, unclipped, clip, factor) -> tuple[Any, Any]:
-        """Return a machine's message, a pair of update and bit whose joint norm is at most 1.
+        """Return a machine's message, the pair (√(1 − u²)·Δ̃/C, ±u), whose L2 norm is at most 1.
 
-        The update is scaled to norm at most √(1 − u²), and the bit is u or −u.
+        Δ̃ is the machine's update, clipped to norm C. The second number is u if the norm of the update was at most C
+        before clipping, and −u otherwise.
 
         Args:
-            update: the machine's update, clipped to norm `clip`.
-            unclipped: True if the norm of the update was at most `clip` before clipping.
-            clip: clip of the round.
-            factor: u, norm of the bit in the message, from `bit_factor`.
+            update: Δ̃, a pytree.
+            unclipped: True if the norm of the update was at most C before clipping.
+            clip: C, the clip of the round.
+            factor: u in (0, 1), from `bit_factor`.
         """
         scale = self.update_factor(factor) / clip
         return jax.tree.map(lambda leaf: scale * leaf, update), factor * jnp.where(unclipped, 1.0, -1.0)
@@ -162,9 +175,9 @@ class AdaptiveClip(Decorated):
         """Return the mean update in its original units, and the clip of the next round.
 
         Args:
-            mean: mean of the machines' pairs (`pair`) with noise: scaled update and scaled bit.
+            mean: mean of the machines' messages (the pairs that `pair` returns), with noise.
             clip: clip of this round.
-            factor: u, norm of the bit in a message, from `bit_factor`.
+            factor: u, the factor with which the messages were made, from `bit_factor`.
         """
         scale, fraction = clip / self.update_factor(factor), 0.5 + mean[1] / (2 * factor)
         after = clip * jnp.exp(-self.rate * (fraction - self.quantile))

@@ -52,7 +52,13 @@ class Public(NamedTuple):
         return cls(problem.start, problem.constraint, *stated, machines, key)
 
     def with_start(self, start: Any) -> "Public":
-        """Return a copy with other initial parameters, and with the random key of seed 0."""
+        """Return a copy with other initial parameters, and with a fixed random key in the attribute `key`.
+
+        Such a copy serves to compute the shapes of an algorithm's values, which are the same for every key.
+
+        Args:
+            start: initial parameters, a pytree.
+        """
         return self._replace(start=start, key=random_key(0))
 
 
@@ -189,15 +195,23 @@ class Part(Decorated):
 
 
 class Algorithm(Part):
-    """Base class of algorithms: what machines send, and what the server computes from releases alone.
+    """Base class of algorithms: the messages of records, and the server's computation on noisy messages.
 
-    A subclass is a `flax.struct.dataclass` that defines `init`, `message`, `serve` and `point`. A privacy object
-    computes, clips and noises the messages, so that an algorithm never sees data.
+    A subclass is a `flax.struct.dataclass` that defines four functions:
+
+    * `init` returns the server's state before the first round.
+    * `message` returns the message of one record as a formula in gradients, such as `gradient(w)` at the iterate w.
+    * `serve` returns the server's state after a round. Its argument `read` is the noisy mean of the round's messages.
+      Its argument `at` holds public facts of the round, such as the step size `at.step`.
+    * `point` returns the parameters that the server reports as its result.
+
+    The privacy object of the protocol computes the gradients, clips the messages, and adds the noise. An algorithm
+    therefore never sees data.
 
     Attributes:
-        recalls: False by default. True if a message uses gradients at several points, and machines remember all of
-            these but the first from earlier rounds. The server then sends only the first point, which lowers the
-            counted communication costs and nothing else.
+        recalls: False by default, which counts all points of a message's gradients as communication from the server to
+            the machines. With True, only the first point is counted. It is for messages whose other points were sent in
+            earlier rounds, so that a machine can remember them.
 
     >>> import jax
     >>> from flax import struct
@@ -230,10 +244,18 @@ class Algorithm(Part):
 
     @property
     def reads(self) -> Reads:
-        """Function of the rounds' messages that the server reads, such as their mean.
+        """What the server reads in a round: `Mean()` (the default), `Sum()`, `Momentum(alpha)` or `Growing()`.
 
-        It is `Mean()` (the default), `Sum()`, `Growing()` or `Momentum(alpha)`. It must not change during a run,
-        because it is read once, before compilation.
+        Let s_t be the mean of the messages of round t. In round t, the server reads one of these, with noise:
+
+        * `Mean()`: s_t.
+        * `Sum()`: s_1 + … + s_t.
+        * `Momentum(alpha)`: m_t = (1−α)·m_{t−1} + α·s_t, from m_0 = 0.
+        * `Growing()`: the mean of q_i over the participants i of the round. Machine i keeps q_i between rounds, from
+          q_i = 0. In round t, it sets q_i ← u + (t−1)/t'·q_i. Here u is given by `increment`, and t' is the previous
+          round in which it took part.
+
+        The value must be the same in all rounds of a run.
         """
         return MEAN
 
@@ -266,23 +288,32 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
 
     def smoothing(self, server: Any) -> Any:
-        """Return the strength with which the loss is smoothed in the next round.
+        """Return the smoothness constant b of the Moreau envelope whose gradients machines compute in the next round.
 
-        The problem's loss must be a `Moreau` envelope. None, the default, keeps the strength that the problem was built
-        with. The noise does not depend on the strength, because smoothing does not increase the bound on the gradient's
-        norm.
+        The envelope of a record's loss f is f_b(w) = min over v of f(v) + (b/2)·‖w − v‖². A smaller b is smoother. The
+        default None keeps the problem's own loss. If a number is returned, the problem's loss must be a `Moreau`
+        object, whose `strength` it replaces. The noise does not depend on b.
+
+        Args:
+            server: the server's state before the round.
         """
         return None
 
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
-        """Return the message of one record that is added to its machine's sum in round t.
+        """Return the increment u_z of one record z, for algorithms in which machines send sums that grow over rounds.
 
-        It is defined instead of `message` by algorithms whose `reads` is `Growing()`.
+        Such an algorithm sets `reads` to `Growing()`, and defines `increment` and `remember` instead of `message`. A
+        machine that takes part in round t updates its sum q to u + (t−1)/t'·q, and sends it with noise. Here u is the
+        mean of u_z over the records that the machine uses in the round, and t' is the previous round in which it took
+        part. In its first round, q is 0.
+
+        The increment is written as sums and multiples of `gradient(point)`, for example `2 * gradient(x) -
+        gradient(before.received)`.
 
         Args:
-            server: the server's state.
+            server: the server's state before the round.
             t: number of the round, from 1.
-            before: facts of the machine's previous participation.
+            before: facts of the machine's previous participation: the round t', and the values from `remember`.
         """
         raise Undefined(f"{type(self).__name__} must define increment(server, t, before)")
 
@@ -299,9 +330,10 @@ class Algorithm(Part):
 
         Args:
             server: the server's state before the round.
-            read: noisy value of the function named by `reads`. It is shaped like the parameters, or like the value of a
-                function given to `per_record`.
-            at: public facts of the round.
+            read: the mean of the round's messages with noise, a pytree like the parameters. If `reads` is not `Mean()`,
+                it is another value, such as the noisy running sum of the means for `Sum()`. If `message` returns
+                `per_record(function, …)`, it is an array of the shape that this function returns.
+            at: public facts of the round, such as the step size `at.step` and the projection `at.project`.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")
 

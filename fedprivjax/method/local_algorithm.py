@@ -54,21 +54,24 @@ class AtServer(NamedTuple):
 class LocalAlgorithm(Part):
     """Base class of algorithms with local steps, such as federated averaging.
 
-    A subclass is a `flax.struct.dataclass` that defines `init`, `move`, `serve` and `point`. Its functions are called
-    in this order in a round:
+    A subclass is a `flax.struct.dataclass` that defines `init`, `move`, `serve` and `point`. The other functions have
+    defaults. `init` returns the server's state before the first round, and `point` the parameters that the server
+    reports as its result. In a round, functions are called in this order:
 
-    1. The server sends `sends`.
-    2. `enter` returns a machine's *carry*: the state of its local steps in this round, such as its current point.
-    3. In each local step, `ask` states the message of a record. The mean of these messages over a minibatch is
-       computed, and `move` returns the new carry.
-    4. `leave` returns the message that the machine sends after its last step. Nothing else leaves a machine.
-    5. `serve` updates the server's state with the mean of the machines' messages.
+    1. `sends` returns the pytree that the server sends to the participating machines. Default: its state.
+    2. `enter` returns a machine's *carry*, the state of its local steps in this round. Default: the received point.
+    3. In each local step, `ask` returns the formula of one record's message. Default: the gradient at the machine's
+       current point. The mean of these messages over the minibatch is computed, and `move` returns the new carry.
+    4. `leave` returns the message that the machine sends after its last step. Default: its last point minus the
+       received one. Nothing else leaves a machine.
+    5. `serve` returns the server's next state. Its argument `mean` is the mean of the machines' messages.
 
-    By default, the carry is a point that starts at the received one. If the local steps have an optimiser, it is a
-    `Walk`: the point together with the optimiser's state. By default, `ask` is the gradient at the point, and `leave`
-    is the last point minus the received one.
+    If the local steps have an optimiser (`local`), the carry is by default a `Walk`: the point and the optimiser's
+    state.
 
-    A machine may also keep a state between rounds. It is `own` before the first round, and `hold` and `keep` change it.
+    A machine may also keep a state between its rounds, which the server never sees. `own` returns this state before the
+    machine's first round. After the local steps of a round, two functions update it: first `hold`, which receives the
+    last carry, and then `keep`, which receives the clipped message. By default, machines keep no state.
 
     Attributes:
         equal_weights: False by default. True averages machines' messages with equal weights, even if the privacy object
@@ -112,13 +115,15 @@ class LocalAlgorithm(Part):
         return begun(self.local, received)
 
     def ask(self, carry: Any) -> Linear:
-        """Return the message of one record in the next local step. Default: the gradient at the machine's point.
+        """Return the message of one record in the next local step, as a formula in gradients of its loss.
 
-        If the message has several gradients, the first must be at the machine's current point. Metrics and transcripts
-        take the point from there.
+        The formula is written as sums and multiples of `gradient(point)`, for example `gradient(x) - gradient(y)`. The
+        privacy object then computes it for every record of the minibatch. By default, it is the gradient at the
+        machine's current point. In a formula with several gradients, the first must be the one at the current point.
 
         Args:
-            carry: the machine's carry, the state of its local steps.
+            carry: the machine's carry, the state of its local steps in this round. By default, it is the current point,
+                or a `Walk` if the local steps have an optimiser.
         """
         return gradient(point_of(carry))
 
@@ -150,21 +155,22 @@ class LocalAlgorithm(Part):
         return sub(point_of(carry), received)
 
     def hold(self, carry: Any, own: Any) -> Any:
-        """Return the state that a machine keeps, after its local steps and before its message is clipped.
+        """Return the state that a machine keeps between its rounds, updated by its local steps. Default: unchanged.
 
-        An example is a part of its last point. By default, the state is unchanged.
+        For example, the state may become a part of the machine's last point. `keep` is called afterwards, and may
+        update the state again.
 
         Args:
-            carry: the carry after the last local step.
-            own: state before the round.
+            carry: the carry (the state of the local steps) after the last local step.
+            own: state that the machine kept before the round.
         """
         return own
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
-        """Return the state that a machine keeps until it takes part again. Default: `own` unchanged.
+        """Return the state that a machine keeps between its rounds, updated by its clipped message. Default: unchanged.
 
         Args:
-            own: the state that `hold` returned.
+            own: the state that `hold` returned in this round. By default, it is the state before the round.
             message: the machine's message after clipping, before noise and encoding.
             work: public facts, such as the step size.
         """
@@ -173,13 +179,18 @@ class LocalAlgorithm(Part):
     def adapt(self, own: Any, g: Any, received: Any, work: Work) -> Any:
         """Return a machine's personal parameters after one step on them. By default, machines have none.
 
-        An algorithm that defines this function uses the state of a machine (`own`) for personal parameters, such as a
-        model of its own. It defines neither `hold` nor `keep`. Messages must not depend on personal parameters:
-        `enter`, `move` and `leave` receive zeros in their place.
+        Personal parameters, such as a machine's own model, are trained without noise and never leave the machine. If an
+        algorithm defines `adapt`, the state that machines keep between rounds (`own`) is their personal parameters.
+        After the local steps of a round, a machine calls `adapt` once for each minibatch.
+
+        What a machine sends must not depend on its personal parameters. The functions that compute its message
+        (`enter`, `move` and `leave`) therefore receive zeros as `own`. The functions `hold` and `keep`, which update
+        the state from local steps and messages, must not be defined together with `adapt`.
 
         Args:
             own: the personal parameters before the step.
-            g: mean gradient of the step's minibatch at `personal(received, own)`, without clipping and noise.
+            g: mean gradient of the minibatch, without clipping and noise, at the parameters that
+                `personal(received, own)` returns.
             received: pytree that the server sent in this round.
             work: public facts, such as the step size.
         """
