@@ -42,7 +42,7 @@ class ClippedUpdates(WorkPrivacy):
 
     unit, at_machines, several_epochs = "machine", False, True
 
-    def bounded(self, message, bound):
+    def bounded(self, message, public):
         norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(message)))
         short = jnp.minimum(1.0, self.update_clip / jnp.maximum(norm, 1e-12))
         return jax.tree.map(lambda leaf: jnp.where(jnp.isfinite(norm), short * leaf, 0.0), message), {"norm": norm}
@@ -50,9 +50,9 @@ class ClippedUpdates(WorkPrivacy):
     def divisor(self, weight, inputs):
         return inputs.divisor
 
-    def read(self, total, divisor, noise, bound, facts):
+    def read(self, total, divisor, noise, public, facts):
         mean = jax.tree.map(lambda leaf: leaf / divisor, total)
-        return mean if noise is None else jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise)), bound
+        return mean if noise is None else jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise)), public
 
     def mechanism(self, facts, method):
         return noise.Fresh(np.ones(facts.plan.size.rounds, np.float32))

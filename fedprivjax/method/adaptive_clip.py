@@ -148,7 +148,7 @@ class AdaptiveClip(Decorated):
     def update_factor(self, factor) -> Any:
         """Return √(1 − u²), the bound on the norm of the scaled update in a machine's message.
 
-        The message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the update clipped to norm C. The sign is + if the update
+        The message is the pair (√(1 − u²)·Δ̃/C, ±u), with the update Δ̃, clipped to norm C. The sign is + if the update
         was within the clip. The L2 norm of the message is at most √((1 − u²) + u²) = 1.
 
         Args:

@@ -53,8 +53,13 @@ WRAPS = 1e-3  # largest probability of a wrapped coordinate without a warning
 KEY_BITS, SHARE_BITS = 256, 256  # of a public key, and of an encrypted share of a secret
 
 
-class Rotation(NamedTuple):
-    """Public memory: number of the round whose signs are used, from 1. `wrapped` is a metric of the round before."""
+class PublicState(NamedTuple):
+    """Public state of `IntegerSums` between rounds.
+
+    Attributes:
+        round: number of the next round, from 1, which determines the random rotation of its updates.
+        wrapped: fraction of coordinates that wrapped around in the sum of the previous round.
+    """
 
     round: Any
     wrapped: Any
@@ -65,23 +70,26 @@ class Rotation(NamedTuple):
 class IntegerSums(WorkPrivacy):
     """Integer noise that machines add to sums under secure aggregation; protects all records of a machine.
 
-    A machine clips its update, rotates it by a public random rotation, multiplies it by a public number s (`scale`),
-    and rounds the coordinates at random to integers. It adds integer noise, and sends the result modulo 2^b, for b =
-    `bits`. The server sees only the sum of a round's messages modulo 2^b.
+    In a round, every machine clips its update, and rotates it by a public random rotation, which spreads it over all
+    coordinates. It multiplies the result by a public number (`scale`), and rounds each coordinate at random to one of
+    the two nearest integers. Then it adds integer noise, and sends the coordinates modulo 2^b, with b = `bits`. The
+    server sees only the sum of a round's messages modulo 2^b.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
         update_clip: C, bound on the L2 norm of a machine's whole update.
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         bits: b, number of bits of a coordinate, from 2 to 24.
-        scale: s, factor from units of the update to integers. By default (None), it is as large as possible while k
-            standard deviations of a coordinate of the sum fit in the range of b bits, with k = `deviations`.
-        deviations: k, number of standard deviations that determines the default scale.
-        beta: β in [0, 1). Rounding may increase the norm of an update. The noise is calibrated to a bound on the norm
-            after rounding, and a rounding that exceeds the bound is repeated. The bound is such that this has
-            probability at most β. A larger β gives a smaller bound and less noise, but more bias from repetitions.
-        relation: neighbouring relation of machines, "replace-one" or "add-or-remove-one". With the latter, a removed
-            machine still sends zeros with noise.
+        scale: s, factor from units of the update to integers. If it is None, it is the largest s with k·τ(s) ≤
+            2^(b−1), where τ(s)² = (s·C·n)²/D + n/4 + n·s²σ². Here τ(s) estimates the standard deviation of a coordinate
+            of a round's sum, n is the expected number of participants, σ is `noise_std`, and D is the dimension of the
+            update, rounded up to a power of two.
+        deviations: k, number of standard deviations in the rule for the default `scale`.
+        beta: β in [0, 1). Rounding may increase the norm of an update. A rounding is repeated if the rounded norm
+            exceeds a bound that depends on β. One rounding exceeds the bound with probability at most β. The noise is
+            calibrated to the bound. A larger β gives a smaller bound and less noise, but more bias from repetitions.
+        relation: neighbouring relation of machines, "replace-one" or "add-or-remove-one". With "add-or-remove-one", a
+            removed machine still sends zeros with noise.
         planned_scale: the value of s in the run; set by calibration.
 
     **Privacy**: (ε, δ)-DP for one machine, by default against a `SecureSum`, an adversary that sees only the sums.
@@ -152,14 +160,16 @@ class IntegerSums(WorkPrivacy):
         return self.work.batch if self.work.of_step.independent else None
 
     def scale_for(self, noise_std: float, machines: float, numbers: int) -> float:
-        """Return s, the public factor from units of the update to integers.
+        """Return s, the public factor by which machines multiply their updates before they round them to integers.
 
-        It is `scale` if given, and otherwise the default described there.
+        It is `scale`, if given. Otherwise, it is the largest s with k·√((s·C·n)²/D + n/4 + n·s²σ²) ≤ 2^(b−1), with
+        k = `deviations`, C = `update_clip` and b = `bits`. The root is the standard deviation of a coordinate of the
+        sum if all updates have norm C and the same direction. A coordinate wraps around if it exceeds 2^(b−1).
 
         Args:
-            noise_std: standard deviation of a machine's noise, in units of the update.
-            machines: expected number of machines in a sum.
-            numbers: number of coordinates of a message: the dimension of the update, rounded up to a power of two.
+            noise_std: σ, standard deviation of a machine's noise, in units of the update.
+            machines: n, expected number of machines in a sum.
+            numbers: D, number of coordinates of a message: the dimension of the update, rounded up to a power of two.
 
         >>> from fedprivjax import LocalEpochs
         >>> private = IntegerSums(work=LocalEpochs(1), update_clip=1.0, bits=12)
@@ -201,16 +211,16 @@ class IntegerSums(WorkPrivacy):
 
     # ---- at a machine, traced
 
-    def start(self) -> Rotation:
-        return Rotation(jnp.int32(1), jnp.float32(0.0))
+    def start(self) -> PublicState:
+        return PublicState(jnp.int32(1), jnp.float32(0.0))
 
-    def bounded(self, message: Any, bound: Rotation) -> tuple[Any, dict]:
+    def bounded(self, message: Any, public: PublicState) -> tuple[Any, dict]:
         vector = Dense(message)
         norm = vector.norm()
         info = {"clipped_share": (norm > self.update_clip).astype(jnp.float32), "message_norm": norm}
         return clip(vector, self.update_clip).value, info
 
-    def sent(self, message: Any, info: dict, bound: Rotation, noise: Any, facts: Facts) -> jax.Array:
+    def sent(self, message: Any, info: dict, public: PublicState, noise: Any, facts: Facts) -> jax.Array:
         """Return a clipped update, padded with zeros to D coordinates and rotated; float32 [D].
 
         D is the dimension of the update, rounded up to a power of two. The rotation is public and differs between
@@ -218,15 +228,23 @@ class IntegerSums(WorkPrivacy):
 
         Args:
             message: clipped update, a pytree.
-            bound: number of the round, which determines the rotation.
+            public: public state, of which `public.round`, the number of the round, determines the rotation.
             info, noise, facts: not used.
         """
-        return rotated(ravel_pytree(message)[0], bound.round)
+        return rotated(ravel_pytree(message)[0], public.round)
 
     def encoded(self, message: jax.Array, key: jax.Array, facts: Facts) -> jax.Array:
-        """Return a rotated update multiplied by the scale and rounded at random to integers; int32 [D].
+        """Return s·y, rounded at random to integers, for the rotated update y of a machine and the scale s; int32 [D].
 
-        D is the dimension of the update, rounded up to a power of two. Noise and the modulus are applied later.
+        Each coordinate becomes one of its two nearest integers, without bias. If the norm of the result exceeds the
+        bound to which the noise is calibrated, the rounding is repeated. This function neither adds noise nor reduces
+        the integers modulo 2^`bits`. Both happen later, to the sum of the machines' integers.
+
+        Args:
+            message: y, the clipped and rotated update, as `sent` returns it; float32 [D], where D is the dimension of
+                the update, rounded up to a power of two.
+            key: random key of the machine.
+            facts: not used.
         """
         most = rounded_norm(self.planned_scale * self.update_clip, self.beta, message.size)
         return rounded(key, self.planned_scale * message, most)
@@ -245,27 +263,34 @@ class IntegerSums(WorkPrivacy):
         """Return the number by which the server divides a round's sum: the expected number of participants."""
         return inputs.divisor
 
-    def read(self, total: Any, divisor: Any, noise: IntegerNoise | None, bound: Rotation, facts: Facts):
-        """Return the mean update, shaped like a machine's message, and the public memory of the next round.
+    def read(self, total: Any, divisor: Any, noise: IntegerNoise | None, public: PublicState, facts: Facts):
+        """Return the mean update, shaped like a machine's message, and the public state for the next round.
+
+        The noise is added to the sum, which is then reduced modulo 2^`bits`, rotated back, and divided by the scale and
+        by `divisor`.
 
         Args:
             total: sum of the participants' integers without noise, int32 [D], where D is the dimension of the update,
                 rounded up to a power of two.
             divisor: number by which the sum is divided.
             noise: integer noise of the sum, or None in a run without noise.
-            bound: public memory of this round, which says which rotation is used.
+            public: public state, of which `public.round`, the number of this round, determines the rotation.
             facts: facts of the run, such as the shape of a message.
         """
         values = total if noise is None else total + noise.levels
         seen = centred(values, self.bits)
-        mean = unrotated(seen.astype(jnp.float32), bound.round) / (self.planned_scale * divisor)
+        mean = unrotated(seen.astype(jnp.float32), public.round) / (self.planned_scale * divisor)
         wrapped = jnp.mean((seen != values).astype(jnp.float32))
-        return _unravelled(mean, facts.form), Rotation(bound.round + 1, wrapped)
+        return _unravelled(mean, facts.form), PublicState(public.round + 1, wrapped)
 
-    def reported(self, before: Rotation, after: Rotation) -> dict[str, Any]:
-        """Return the metric `wrapped_share`: fraction of the sum's coordinates that wrapped around.
+    def reported(self, before: PublicState, after: PublicState) -> dict[str, Any]:
+        """Return `{"wrapped_share": x}`: x is the fraction of coordinates that wrapped around in the round's sum.
 
-        A coordinate wraps around if it does not fit in the range of `bits` bits.
+        A coordinate wraps around if it is below −2^(b−1) or above 2^(b−1) − 1, with b = `bits`.
+
+        Args:
+            before: not used.
+            after: public state after the round, in which `read` stored the fraction.
         """
         return {"wrapped_share": after.wrapped}
 
@@ -322,9 +347,14 @@ class IntegerSums(WorkPrivacy):
         return IntegerEvent(self.distribution, scale * noise_std, norms, schedule.total, terms)
 
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
-        """Return the value of `planned_scale`, by name, for the calibrated noise.
+        """Return `{"planned_scale": s}`: s is the factor from units of the update to integers in the run.
 
-        Warn if a coordinate of a sum leaves the range of `bits` bits with a probability above 1/1000.
+        It is `scale` if given, and otherwise computed from the noise by `scale_for`. A warning is shown if a coordinate
+        of a sum leaves the range of `bits` bits with an estimated probability above 1/1000.
+
+        Args:
+            facts: facts of the run, such as the number of machines in a sum and the dimension.
+            noise_std: calibrated standard deviation of a machine's noise, in units of the update.
 
         Raises:
             Refusal: if the scale is so large that float32 does not represent the integers exactly.

@@ -165,14 +165,14 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
     # ---- at a machine, traced
 
     def start(self) -> Any:
-        """Return the public memory before the first round: the first clip of an `AdaptiveClip`, otherwise ()."""
+        """Return the public state before the first round: the first clip of an `AdaptiveClip`, otherwise ()."""
         return jnp.asarray(self.update_clip.start, jnp.float32) if self.adaptive else ()
 
     def step_noise(self, noise: Any, step: Any, dimension: int) -> jax.Array:
         key, deviation = noise
         return deviation * normals(jax.random.fold_in(key, step), (dimension,))
 
-    def bounded(self, message: Any, bound: Any) -> tuple[Any, dict]:
+    def bounded(self, message: Any, public: Any) -> tuple[Any, dict]:
         """Return a machine's message clipped to norm `update_clip`, and the clipping metrics by name.
 
         The metrics are `clipped_share`, 1 if the message was longer than the clip and else 0, and `message_norm`, its
@@ -180,17 +180,17 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
 
         Args:
             message: the machine's message, a pytree.
-            bound: clip of this round with an `AdaptiveClip`, otherwise ().
+            public: clip of this round with an `AdaptiveClip`, otherwise ().
         """
         if self.update_clip is None:
             return message, {}
-        limit = bound if self.adaptive else self.update_clip
+        limit = public if self.adaptive else self.update_clip
         vector = Dense(message)
         norm = vector.norm()
         info = {"clipped_share": (norm > limit).astype(jnp.float32), "message_norm": norm}
         return clip(vector, limit).value, info
 
-    def sent(self, message: Any, info: dict, bound: Any, noise: Any, facts: Facts) -> Any:
+    def sent(self, message: Any, info: dict, public: Any, noise: Any, facts: Facts) -> Any:
         """Return a clipped message as the machine sends it, before encoding.
 
         With an `AdaptiveClip`, the message becomes a pair of update and bit (`AdaptiveClip.pair`). If machines add
@@ -199,21 +199,30 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         Args:
             message: the clipped message.
             info: clipping metrics of the message, from `bounded`.
-            bound: clip of this round with an `AdaptiveClip`, otherwise ().
+            public: clip of this round with an `AdaptiveClip`, otherwise ().
             noise: random key and standard deviation of the machine's noise, or None if it adds none to its message.
             facts: facts of the run, such as the calibrated noise.
         """
         if self.adaptive:
             norm = info["message_norm"]
-            unclipped = jnp.where(jnp.isfinite(norm), norm, 0.0) <= bound  # a non-finite message became zero
-            message = self.update_clip.pair(message, unclipped, bound, self._bit_factor(facts))
+            unclipped = jnp.where(jnp.isfinite(norm), norm, 0.0) <= public  # a non-finite message became zero
+            message = self.update_clip.pair(message, unclipped, public, self._bit_factor(facts))
         if self.unit != "machine" or noise is None:
             return message
         (key, deviation), (vector, unravel) = noise, ravel_pytree(message)
         return unravel(vector + deviation * normals(key, vector.shape))
 
     def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
-        """Return a message as the server decodes it. Without an encoder, it is unchanged."""
+        """Return a message after compression by `encoder`, as the server decodes it; in the form of the message.
+
+        Without an encoder, the message is unchanged. If a trusted server adds noise to compressed messages, the decoded
+        message is clipped to the norm to which this noise is calibrated.
+
+        Args:
+            message: message that the machine sends, with its own noise if it adds any.
+            key: random key of the machine, for the encoder's random choices.
+            facts: facts of the run, such as this norm.
+        """
         if self.encoder is None:
             return message
         vector, unravel = ravel_pytree(message)
@@ -238,22 +247,35 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
     def divisor(self, weight: Any, inputs: RoundInputs) -> Any:
         """Return the number by which the server divides the sum of the machines' messages.
 
-        With unit = "machine", it is the expected number of participants of a round, which is public. Otherwise, it is
-        the sum of the participants' weights.
+        If the guarantee protects all records of a machine (the attribute `unit` is "machine"), it is the expected
+        number of participants of a round, which is public. If it protects single records (`unit` is "record"), or
+        nothing (`unit` is None), it is the sum of the participants' weights.
+
+        Args:
+            weight: sum of the participants' weights.
+            inputs: the round's participants and their records.
         """
         return inputs.divisor if self.unit == "machine" else jnp.where(weight > 0, weight, 1.0)
 
-    def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:
-        """Return the mean message with a trusted server's noise, and the public memory of the next round.
+    def read(self, total: Any, divisor: Any, noise: Any, public: Any, facts: Facts) -> tuple[Any, Any]:
+        """Return the mean message that the server reads, and the public state for the next round.
 
-        With an `AdaptiveClip`, the memory is the clip of the next round.
+        If the attribute `at_machines` is True, the messages in `total` already have noise. Otherwise, noise is added
+        here. The public state is the clip of the next round with an `AdaptiveClip`, otherwise ().
+
+        Args:
+            total: weighted sum of the participants' messages.
+            divisor: number by which the sum is divided, from `divisor`.
+            noise: the round's noise, or None in a run without noise.
+            public: clip of this round with an `AdaptiveClip`, otherwise ().
+            facts: facts of the run.
         """
         mean = jax.tree.map(lambda leaf: leaf / divisor, total)
         if not self.at_machines and noise is not None:
             if self.adaptive and self.trust == "server":  # the multiplier is that of the sum
                 noise = noise / divisor
             mean = jax.tree.map(jnp.add, mean, ravel_pytree(mean)[1](noise))
-        return self.update_clip.released(mean, bound, self._bit_factor(facts)) if self.adaptive else (mean, bound)
+        return self.update_clip.released(mean, public, self._bit_factor(facts)) if self.adaptive else (mean, public)
 
     def _bit_factor(self, facts: Facts) -> Any:
         """Return the norm u of the bit's part of a message with an adaptive clip."""
@@ -270,7 +292,10 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
 
     @property
     def reads_cohort_size(self) -> bool:
-        """True if the expected number of participants is used, which is the case with an `AdaptiveClip`."""
+        """True if machines' messages depend on the expected number of participants of a round, which is public.
+
+        This is the case with an `AdaptiveClip`, whose default noise on the machines' bits depends on this number.
+        """
         return self.adaptive
 
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:

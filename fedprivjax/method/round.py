@@ -53,8 +53,9 @@ class RoundInputs(NamedTuple):
         weights: weight of each record, [per_round, width], 0 for padding. None if each slot has one record of weight 1.
         present: 1 for slots with a participant, 0 for empty slots, [per_round]. None if no slot is empty.
         expected: expected number of participants of a round, if this number varies. None if it is fixed.
-        late: which answers arrive late, and their weights. None if all participants start from the server's current
-            state.
+        late: None if all participants compute their messages from the server's newest state. In an asynchronous run, a
+            message may be based on an earlier state. `late` is then a `LateInputs`: for each slot, the index of the
+            stored version of the server's message that the participant received, and the weight of its answer.
     """
 
     round: Any

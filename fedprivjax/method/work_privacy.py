@@ -63,7 +63,8 @@ class WorkPrivacy(Privacy):
     steps, with messages that are neither clipped nor noised as a whole. The package's own privacy objects cannot be
     subclassed.
 
-    Between rounds, the object may keep a public memory, such as an adaptive clip, which everybody may see.
+    The object may keep a state between rounds, such as the current value of an adaptive clip. The state is public, so
+    every adversary may see it.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
@@ -78,8 +79,8 @@ class WorkPrivacy(Privacy):
         noise_together: True if the noise of a local step is sampled for all machines of a round at once.
         noisy_steps: True if every local step has noise that protects a record. The guarantee then also holds if an
             adversary sees the points of a machine between its steps.
-        reads_cohort_size: True if messages or their costs depend on the expected number of participants, which is
-            public.
+        reads_cohort_size: True if messages or their costs depend on the expected number of participants of a round,
+            which is public.
     """
 
     instead = "Define a LocalAlgorithm, or a subclass of WorkPrivacy with an event of its own"
@@ -106,7 +107,7 @@ class WorkPrivacy(Privacy):
     # ---- at a machine, traced
 
     def start(self) -> Any:
-        """Return the public memory before the first round, such as the first adaptive clip. Default: (), none."""
+        """Return the object's public state before the first round, such as the first adaptive clip. Default: ()."""
         return ()
 
     def of_batch(self, problem: Problem, message: Linear, minibatch: Minibatch, noise: Any, facts: Facts) -> Any:
@@ -138,18 +139,19 @@ class WorkPrivacy(Privacy):
         """
         raise Undefined(f"{type(self).__name__} must define step_noise(noise, step, dimension)")
 
-    def bounded(self, message: Any, bound: Any) -> tuple[Any, dict]:
+    def bounded(self, message: Any, public: Any) -> tuple[Any, dict]:
         """Return a machine's message after clipping it as a whole, and clipping metrics by name.
 
         By default, the message is not clipped, and there are no metrics.
 
         Args:
             message: the machine's message, a pytree.
-            bound: public memory of the round, such as an adaptive clip.
+            public: the object's public state in this round, as `start` or `read` returned it, such as the current value
+                of an adaptive clip. By default, it is ().
         """
         return message, {}
 
-    def sent(self, message: Any, info: dict, bound: Any, noise: Any, facts: Facts) -> Any:
+    def sent(self, message: Any, info: dict, public: Any, noise: Any, facts: Facts) -> Any:
         """Return a clipped message as the machine sends it, before encoding. Default: unchanged.
 
         Subclasses add the machine's own noise here.
@@ -157,16 +159,16 @@ class WorkPrivacy(Privacy):
         Args:
             message: the clipped message.
             info: clipping metrics of the message, from `bounded`.
-            bound: public memory of the round, such as an adaptive clip.
+            public: the object's public state in this round, such as the current value of an adaptive clip.
             noise: the machine's noise, or None in a run without noise.
             facts: facts of the run, such as the calibrated noise.
         """
         return message
 
     def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
-        """Return a message as the server decodes it. Default: unchanged.
+        """Return the message that the server obtains if a machine encodes `message`. Default: unchanged.
 
-        Encoding and decoding are one function, because a simulation needs only the result of both.
+        This is the result of encoding and decoding together, for example the message after quantisation.
 
         Args:
             message: message that the machine sends, with its noise.
@@ -187,12 +189,15 @@ class WorkPrivacy(Privacy):
     # ---- at the server, traced
 
     def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> Any:
-        """Return the round's noise, scaled by the calibrated noise.
+        """Return the round's noise, in the form in which other functions of this object receive it.
 
-        If machines sample noise, it is a pair: a random key, and the standard deviation of each participant's noise.
+        If `at_machines` is False, the default is the mechanism's sample times `noise_std`: the noise that the server
+        adds. If `at_machines` is True, every machine samples its own noise. The default is then a pair: a random key,
+        and the standard deviations of the participants' noise, [per_round].
 
         Args:
-            drawn: the mechanism's sample for the round.
+            drawn: the mechanism's sample for the round. If `at_machines` is True, it is a pair: a random key, and each
+                participant's standard deviation divided by `noise_std`, [per_round].
             host_noise: the round's part of noise that was sampled on the host before the run, or None.
             facts: facts of the run, such as the calibrated noise.
         """
@@ -202,9 +207,14 @@ class WorkPrivacy(Privacy):
         return key, facts.noise_std * relative
 
     def of_message(self, own_noise: Any) -> Any:
-        """Return the noise in each participant's message, [per_round, d], from the noise of the machines.
+        """Return the noise that is part of each participant's message, for transcripts; [per_round, d].
 
-        By default, it is the noise of the machines unchanged.
+        By default, it is `own_noise`. A subclass overrides this function if its mechanism returns the noise in another
+        form, such as an object that holds integers.
+
+        Args:
+            own_noise: noise that the mechanism sampled separately for each participant, leaves [per_round, …], or None
+                in a run without noise.
         """
         return own_noise
 
@@ -217,26 +227,26 @@ class WorkPrivacy(Privacy):
         """
         return jnp.where(weight > 0, weight, 1.0)
 
-    def read(self, total: Any, divisor: Any, noise: Any, bound: Any, facts: Facts) -> tuple[Any, Any]:
-        """Return the mean message that the server reads, and the public memory of the next round.
+    def read(self, total: Any, divisor: Any, noise: Any, public: Any, facts: Facts) -> tuple[Any, Any]:
+        """Return the mean message that the server reads, and the object's public state for the next round.
 
-        By default, the sum is divided, no noise is added, and the memory is unchanged.
+        By default, the sum is divided, no noise is added, and the state is unchanged.
 
         Args:
             total: weighted sum of the participants' messages.
             divisor: number by which the sum is divided, from `divisor`.
             noise: the round's noise, or None in a run without noise.
-            bound: public memory of this round, such as an adaptive clip.
+            public: the object's public state in this round, such as the current value of an adaptive clip.
             facts: facts of the run.
         """
-        return jax.tree.map(lambda leaf: leaf / divisor, total), bound
+        return jax.tree.map(lambda leaf: leaf / divisor, total), public
 
     def reported(self, before: Any, after: Any) -> dict[str, Any]:
-        """Return metrics of a round by name, computed from the public memory. Default: none.
+        """Return metrics of a round by name, such as the current value of an adaptive clip. Default: none.
 
         Args:
-            before: public memory before the round.
-            after: public memory after the round.
+            before: the object's public state during the round, as `start` or the previous `read` returned it.
+            after: the object's public state after the round, as this round's `read` returned it.
         """
         return {}
 
@@ -275,7 +285,10 @@ class WorkPrivacy(Privacy):
         """Raise Refusal if the guarantee does not cover the problem. Default: never."""
 
     def check_late(self, protocol: str) -> None:
-        """Raise Refusal if the guarantee does not cover machines that answer some rounds late. Default: always.
+        """Raise Refusal, because the guarantee is not proved for machines that answer some rounds late.
+
+        It is called only if machines answer late. A subclass whose guarantee covers late answers overrides it, so that
+        it does not raise.
 
         Args:
             protocol: name of the protocol, for the error message.

@@ -26,7 +26,7 @@ from fedprivjax.problem.random_keys import random_key
 
 
 class ServedState(NamedTuple):
-    """State of the algorithm's server, and the privacy object's public memory.
+    """State of the algorithm's server, and the privacy object's public state.
 
     With late answers, `sent` holds the last versions of the server's message, leaves [versions, ...]: that after round
     r has the index r modulo their number.
@@ -38,7 +38,7 @@ class ServedState(NamedTuple):
 
 
 class Received(NamedTuple):
-    """Values that all machines of a round read: the server's message, the public memory, and noise sampled together."""
+    """Values that all machines of a round read: the server's message, the public state, and noise sampled together."""
 
     server: Any
     clip: Any

@@ -86,7 +86,7 @@ class OneOrder(LocalEpochs):
 
 # a message is normals of the key of the machine's noise, or of its encoder's key
 OF_THE_NOISE = unsealed(
-    sent=lambda private, message, info, bound, noise, facts: jax.random.normal(noise[0], message.shape)
+    sent=lambda private, message, info, public, noise, facts: jax.random.normal(noise[0], message.shape)
 )
 OF_THE_ENCODER = unsealed(encoded=lambda private, message, key, facts: jax.random.normal(key, message.shape))
 

@@ -54,7 +54,7 @@ class Doubled(ClippedUpdates):
 
     event = ClippedUpdates.event
 
-    def sent(self, message, info, bound, noise, facts):
+    def sent(self, message, info, public, noise, facts):
         return message, message
 
 
@@ -74,7 +74,7 @@ class Reports(ClippedUpdates):
 
     event = ClippedUpdates.event
 
-    def bounded(self, message, bound):
+    def bounded(self, message, public):
         return message, {"norm": jnp.ones(3)}
 
 

@@ -42,7 +42,7 @@ def unclipped(self, problem, message, minibatch, noise, facts):
 UNCLIPPED = unsealed(of_batch=unclipped)  # local steps do not clip records' gradients
 
 
-def longer(private, message, info, bound, noise, facts):
+def longer(private, message, info, public, noise, facts):
     """Return a message that is longer by 1000 times its norm after the clip."""
     norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(message)))
     return jax.tree.map(lambda leaf: leaf + 1000 * norm, message)
