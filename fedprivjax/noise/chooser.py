@@ -142,12 +142,15 @@ def choose(
         method: name of a sampler in `METHODS`; "auto" takes the cheapest.
         cancel: True if the aggregate is a running sum in which machines cancel their old noise.
         accumulate: True if the aggregate is a running sum in which old noise stays.
-        divisor: divisor of each round's sum, shape [rounds]. None takes the schedule's constant `divisor`, which
-            running sums need.
+        divisor: divisor of each round's sum, shape [rounds]. None takes the same divisor in all rounds, which follows
+            from the schedule. It must be None if `cancel` or `accumulate` is True.
+
+    In the example, all machines take part in both rounds. All old noise is therefore cancelled, and the noise of each
+    round is independent:
 
     >>> from fedprivjax import Full
     >>> everyone = Full(3).draw(2, np.random.default_rng(0))
-    >>> type(choose(everyone, np.ones((2, 3)), 10, cancel=True)).__name__  # all old noise is cancelled in every round
+    >>> type(choose(everyone, np.ones((2, 3)), 10, cancel=True)).__name__
     'Fresh'
     """
     require_choice("noise method", method, OF_MACHINES)

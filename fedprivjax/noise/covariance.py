@@ -37,6 +37,9 @@ AT_ONCE = 64  # number of rounds whose normals are sampled together
 class Banded(Mechanism):
     """Base class of samplers of noise that a banded lower triangular matrix F correlates over rounds.
 
+    "Banded" means that F(t, s) = 0 for s < t − `bandwidth`. A subclass says how the noise follows from F and
+    independent standard normals ξ, such as F·ξ or F⁻¹ξ.
+
     Attributes:
         inputs: the bands of F, float32 [rounds, bandwidth + 1]. Row t holds F(t, t − bandwidth), …, F(t, t).
     """

@@ -101,7 +101,11 @@ class EveryInteger(Mechanism):
 
 @struct.dataclass
 class SummedIntegers(Mechanism):
-    """Sampler of the noise in each round's sum of messages, which are integers. It samples on the host.
+    """Mechanism for integer noise in sums of messages, if it is sampled on the host before the run.
+
+    Every machine adds Skellam or discrete Gaussian noise to its message of integers. The function `summed_noise`
+    samples the noise of the sums. This class samples nothing. It only returns the divisor of each round's sum, which
+    turns the noise of the sum into noise of the mean.
 
     Attributes:
         inputs: divisor of each round's sum, float32 [rounds].

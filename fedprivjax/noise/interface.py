@@ -46,10 +46,14 @@ class Mechanism(Decorated):
 
     @property
     def may_pass_end(self) -> bool:
-        """True if `draw` may be called for rounds after the last one, so that all blocks have equal length.
+        """True if `draw` may be called for rounds after the end of the run, whose noise is then discarded.
 
-        It is the attribute `past_end` of the class that defines `draw`. A subclass that overrides `draw` must therefore
-        set `past_end` again: the override may not be safe to call for such rounds.
+        A run calls `draw` for several successive rounds (a block) at a time. The last block of a run would often be
+        shorter than the others. If the value is True, it may have the same length instead, so that one compiled program
+        serves all blocks.
+
+        The value is the attribute `past_end` of the class that defines `draw`. A subclass that overrides `draw` must
+        set `past_end = True` again if this is safe.
         """
         stated = next(bool(vars(each).get("past_end")) for each in type(self).__mro__ if "draw" in vars(each))
         return stated and self.past_end

@@ -43,13 +43,17 @@ class SumFactor(Factor):
     of_rounds: ClassVar[bool] = False
 
     def matrix(self, over: int, workload: Workload, /) -> np.ndarray:
-        """Return F, lower triangular with column norms at most 1; float64 [messages, messages].
+        """Return F: lower triangular with column norms at most 1; float64 [messages, messages].
+
+        A machine sends s + σ·F⁻¹ξ instead of its increments s_1, s_2, …, with independent standard normals ξ and
+        σ = `noise_std`.
 
         Args:
             over: largest number of messages of a machine.
-            workload: function from a number of messages to a matrix V, float64 [messages, messages], which says how the
-                protocol uses the messages. Only fitted factors need it. `tr(V·(FᵀF)⁻¹)` is the noise variance of one
-                coordinate of the protocol's reported iterates, summed over rounds and machines.
+            workload: function from a number n of messages to a positive semidefinite matrix V, float64 [n, n]. For
+                σ = 1, `tr(V·(FᵀF)⁻¹)` is the noise variance of one coordinate of the iterates that the method reports,
+                summed over rounds and machines. If the iterates of all rounds are W·s for a single machine, then
+                V = WᵀW. Only factors that minimise this noise use `workload`.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
@@ -204,13 +208,15 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
-    """Return the noise variance of one coordinate of a method's reported iterates with a factor, summed over rounds.
+    """Return the noise variance of one coordinate of a method's iterates, summed over rounds.
 
-    It is `tr(V·(FᵀF)⁻¹)` with F = `factor` and V = `workload`, for `noise_std` = 1.
+    It is `tr(V·(FᵀF)⁻¹)` with F = `factor` and V = `workload`, for `noise_std` = 1. A machine sends its increments s_1,
+    s_2, … with the noise F⁻¹ξ, for independent standard normals ξ. If the iterates of all rounds are W·s, their noise
+    is W·F⁻¹ξ, and V = WᵀW. For several machines, V is the sum of their matrices WᵀW.
 
     Args:
-        workload: V, which says how the method uses the messages; shape [messages, messages].
-        factor: F, which correlates the noise over a machine's messages; shape [messages, messages].
+        workload: V, shape [messages, messages].
+        factor: F, lower triangular, shape [messages, messages].
     """
     inverse = inverse_of(factor)
     return float(np.sum(inverse * (workload @ inverse)))

@@ -75,13 +75,15 @@ class Pairwise(Decorated):
         return self.graph.nodes
 
     def covariance(self, own: Any) -> "EdgeCovariance":
-        """Return the covariance over machines of the noise of one round's messages, for `noise_std` = 1.
+        """Return a function that computes the covariance over machines of the noise of a round's messages.
 
-        The result is a function of the machines of a round, and of a mask of the machines whose noise the adversary
-        does not know.
+        The function takes two arrays of shape [n]: the indices of the n machines of a round, and a mask that is False
+        for machines whose random seeds the adversary knows. It returns the covariance of one coordinate for
+        `noise_std` = 1, float64 [n, n]. The adversary also knows the noise that other machines share with these
+        machines, so that this noise does not count.
 
         Args:
-            own: relative standard deviation of each machine's independent noise, [machines].
+            own: standard deviation of each machine's independent noise in units of `noise_std`, shape [machines].
         """
         return EdgeCovariance(self, tuple(np.asarray(own, float).tolist()))
 
@@ -171,14 +173,19 @@ class SumOfPairwise(Fresh):
 
 @struct.dataclass(kw_only=True)
 class PairwiseNoise(PerMachine):
-    """Sampler of the noise of every message: independent noise, plus the noise that the machine shares with others.
+    """Sampler of every message's noise: independent noise, plus noise shared with neighbours in a graph.
 
-    One of two neighbours in a graph adds their shared noise, the other subtracts it.
+    Machines are the nodes of a graph. In each round, every edge between two participants has a separate noise vector.
+    One of the two machines adds it to its message, the other subtracts it. Standard deviations are in units of
+    `noise_std`.
 
     Attributes:
+        inputs: standard deviation of the independent noise of each message, the machine that sends it, and the divisor
+            of each round's sum of messages.
+        accumulate: if True, the noise of round t in the aggregate is the sum of the noise of the rounds 1 to t.
+        summed: True if the aggregate is the sum of the messages, False if this sum is divided by its divisor.
         ends: machines at the two ends of each edge of the graph, int32 [edges, 2].
-        shared: standard deviation of the noise of an edge, divided by the standard deviation of a machine's independent
-            noise.
+        shared: standard deviation of the noise of an edge.
         machines: number of machines.
     """
 

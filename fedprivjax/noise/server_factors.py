@@ -202,11 +202,17 @@ def over_rounds(noise_schedule: Any) -> Any:
 
             * a name: "independent", "tree", "toeplitz" or "optimal", which is returned as it is;
             * a factor object, such as `Banded(5)` or `Tree()`, which is returned as it is;
-            * {"tree": n}, for a tree that restarts after every n rounds;
-            * a table with a `kind` ("banded", "blt" or "any_schedule") and its settings;
+            * {"tree": n}, for `Tree(restart=n)`, a tree that restarts after every n rounds;
+            * {"kind": "banded", "bands": 5}, for `Banded(5)`;
+            * {"kind": "blt", "decay": [0.9], "scale": [0.4]}, for `BLT([0.9], [0.4])`;
+            * {"kind": "any_schedule", "factor": "toeplitz", "separation": 10, "uses": 6}, for `AnySchedule("toeplitz",
+              10, 6)`: its guarantee holds for every participation schedule in which a machine takes part in at most 6
+              rounds, at least 10 rounds apart;
             * a matrix, as a list of rows or an array;
             * an object with a method `materialize(n)` that returns the matrix for n rounds.
 
+    >>> over_rounds({"kind": "banded", "bands": 5})
+    Banded(bands=5)
     >>> over_rounds([[1.0, 0.0], [0.5, 1.0]])
     GivenFactor(rows=((1.0, 0.0), (0.5, 1.0)))
     """

@@ -16,14 +16,17 @@ MAX_LEVELS = 64  # largest depth of a tree
 
 
 class WindowInputs(NamedTuple):
-    """Per-round inputs of the sampler `Windows`, which follow from the participation schedule.
+    """Inputs of the sampler `Windows` in each round. They follow from the participation schedule.
+
+    A momentum is a sum over rounds. It is computed in binary trees over rounds, whose nodes have noise. `Windows`
+    samples either one set of trees, for the noise in the server's aggregate, or one set of trees for each machine, for
+    the noise in its messages.
 
     Attributes:
         round: number of the round, from 1; int [rounds].
-        relative: standard deviation of the noise in units of `noise_std`, [rounds], or [rounds, per_round] if every
-            machine has its own trees.
-        place: for each participant, the index of its trees, int [rounds, per_round]; None if one set of trees serves
-            all machines.
+        relative: standard deviation of the noise in units of `noise_std`, shape [rounds] for one set of trees, or
+            [rounds, per_round] for one set per machine.
+        place: index of each participant's set of trees, int [rounds, per_round]. None if there is one set of trees.
     """
 
     round: Any
@@ -33,12 +36,16 @@ class WindowInputs(NamedTuple):
 
 @struct.dataclass
 class Streamed(Mechanism):
-    """Sampler of each round's independent normals, from which the protocol computes a momentum's noise.
+    """Sampler of each round's independent normals, from which a protocol computes the noise of a momentum.
+
+    The noise of a momentum is correlated over rounds. The protocol computes it later, as a function of the normals of
+    all rounds so far.
 
     Attributes:
-        inputs: inputs of the class `source`, such as standard deviations in units of `noise_std`.
-        source: class that samples the normals: `Fresh` samples one vector per round, `PerMachine` one per machine and
-            round.
+        inputs: standard deviations of the normals in units of `noise_std`. With `Fresh`, an array of shape [rounds].
+            With `PerMachine`, a `MessageInputs` whose `relative` has shape [rounds, per_round].
+        source: `Fresh` to sample one vector in each round. `PerMachine` to sample one vector for each participant of a
+            round, of which the server's noise is the mean.
     """
 
     inputs: Any
@@ -69,14 +76,14 @@ class Streamed(Mechanism):
 class Windows(Mechanism):
     """Sampler of the normals from which `ReducedTrees` computes the noise of a momentum in each round.
 
-    `ReducedTrees` sums gradients in binary trees over rounds, and every node of a tree has its own noise.
-
-    A round needs the nodes that cover the last N = `epoch` rounds. They are not stored, but sampled again from each
-    node's random key. A round samples `2·(2·⌈log₂(N + 1)⌉) + 1` vectors.
+    `ReducedTrees` sums vectors over rounds in binary trees. Every node of a tree has separate noise, which is used in
+    many rounds. This noise is not stored: it is sampled again in each round that uses it, from a random key of the
+    node. A round uses the nodes that cover the last N = `epoch` rounds.
 
     Attributes:
-        inputs: number of each round, its noise in units of `noise_std`, and the index of each participant's trees. If
-            there is such an index, every machine has its own trees, and the aggregate contains the mean of their noise.
+        inputs: number of each round, and standard deviation of its noise in units of `noise_std`. If every machine has
+            its own set of trees, also the index of each participant's set. The server's noise is then the mean of the
+            participants' noise.
         epoch: N, number of rounds of an epoch.
     """
 
@@ -88,20 +95,27 @@ class Windows(Mechanism):
         return self.message_memory(dimension, key)
 
     def message_memory(self, dimension: int, key):
-        """Return the random key from which the keys of all tree nodes are derived."""
+        """Return the random key from which noise that several rounds use is sampled.
+
+        Such noise is not stored. It is sampled again in each of these rounds, always from this key.
+
+        Args:
+            dimension: not used.
+            key: random key of the run.
+        """
         return jax.random.fold_in(key, 0)  # rounds are numbered from 1: key 0 is free
 
     def message_noise(self, memory, inputs: WindowInputs, key, dimension: int):
-        """Sample one round: return the memory, unchanged, and the normals of each participant's trees.
+        """Sample one round: return the memory, unchanged, and the normals of each participant.
 
-        A participant sums its gradients in binary trees over rounds, and every node of a tree has its own noise.
-
-        The normals are a `Normals` with leaves of shape [per_round, ...]. They are None if one set of trees serves all
-        machines, because messages then have no noise.
+        The protocol computes the noise of each participant's message from these normals and those of earlier rounds.
+        The result is a `Normals` whose arrays have a leading axis [per_round]. It is None if only the noise in the
+        server's aggregate is sampled.
 
         Args:
-            memory: key from which the keys of all tree nodes are derived.
-            inputs: number of the round, noise in units of `noise_std`, and the index of each participant's trees.
+            memory: random key from `message_memory`.
+            inputs: number of the round, standard deviation of the noise in units of `noise_std`, and index of each
+                participant's noise.
             key: random key of the round.
             dimension: number of model parameters.
         """

@@ -59,18 +59,23 @@ Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a factor F with nearly the least noise in sums over rounds at equal privacy.
+    """Return a factor F with nearly the least noise in running sums at equal privacy.
 
-    A trusted server releases F·x + σξ, with the sum x_t of round t and independent normals ξ. The fit minimises the
-    product of two numbers: ‖A·F⁻¹‖² is the noise variance in the running sums A·x, where A has ones on and below the
-    diagonal. `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|` is the largest squared sensitivity of F·x to one machine i, which takes
-    part in rounds t_1, t_2, …. The result, float64 [rounds, rounds], has F(1, 1) = 1. Its product is never larger than
-    that of `start`. It is cached on disk.
+    A trusted server releases F·x + σξ, where x_t is the sum of messages in round t, and ξ are independent standard
+    normals. The fit minimises the product v·e of two numbers:
+
+    * v = ‖A·F⁻¹‖², the variance of one coordinate of the noise in the running sums A·x, summed over rounds, for σ = 1.
+      A has ones on and below the diagonal;
+    * e = max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|, the largest squared sensitivity of F·x to one machine i, which takes part in
+      the rounds t_1, t_2, ….
+
+    The result, float64 [rounds, rounds], has F(1, 1) = 1, and its product is at most that of `start`. It is cached on
+    disk.
 
     Args:
         start: initial F, lower triangular, shape [rounds, rounds].
-        patterns: sets of rounds, from 0, in which machines take part. Each array, int [sets, times], holds the sets of
-            one size.
+        patterns: sets of rounds, counted from 0, such that each machine takes part in the rounds of one of these sets.
+            A list of arrays, int [sets, k]: each array has all sets of k rounds, one set per row.
     """
     return cached_fit(
         "round factors", tuple(patterns), start, lambda: _fit(start, patterns), lambda found: (np.diag(found) > 0).all()

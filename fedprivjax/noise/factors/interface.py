@@ -70,30 +70,41 @@ class Correlated(NamedTuple):
     before: Any
 
     def fresh(self, alpha: Any) -> Any:
-        """Return the noise to add to `alpha` times this round's gradient, so that the momentum then contains `now`.
+        """Return the noise to add to the momentum in this round: `now − (1 − alpha)·before`.
 
-        It is `now − (1 − alpha)·before`. The new momentum is `alpha` times the gradient plus 1 − `alpha` times the old
-        momentum, which contains the noise `before`.
+        The momentum of the round before contains the noise `before`. It is multiplied by 1 − `alpha`. Then `alpha`
+        times the gradient, and the returned noise, are added. The new momentum therefore contains the noise `now`.
+
+        Args:
+            alpha: weight of the gradient in the momentum, in (0, 1].
         """
         return self.now - (1 - alpha) * self.before
 
 
 class Factor:
-    """Base class of factors: matrices that correlate noise over rounds or messages (matrix mechanism).
+    """Base class of factors: matrices that correlate Gaussian noise over rounds or messages.
 
-    With a factor F, a run is as private as a release of F·x + σξ. Here x_t is the vector that depends on the data in
-    round t, or in a machine's t-th message, without noise. ξ are independent standard normals, and σ is `noise_std`.
-    The method computes sums or a momentum of x from this release. A factor is a frozen dataclass of static settings.
+    In a matrix mechanism, a method computes A·x for a fixed matrix A, for example the running sums of x_1, x_2, …. Here
+    x_t depends on the data: it is the vector of round t, or of a machine's t-th message, without noise. A factor is a
+    lower triangular matrix F. With independent standard normals ξ and σ = `noise_std`, the method gets A·x with the
+    noise σ·A·F⁻¹ξ. All of this can be computed from F·x + σξ, so the run is as private as one release of F·x + σξ.
 
-    To define a custom factor for a momentum, set `name` and define `step`, `squares` and `variances`. Define `memory`,
-    too, if the factor stores more than the noise of the last round. To define a custom factor by its matrix, subclass
-    `SumFactor` (over the messages of a machine) or `RoundFactor` (over rounds of a trusted server) instead.
+    To define a custom factor by its matrix F, subclass `SumFactor` (over the messages of a machine) or `RoundFactor`
+    (over rounds of a trusted server). To define a custom factor for a momentum, subclass `Factor`, set `name`, and
+    define
+
+    * `step`, which computes the noise of the momentum round by round,
+    * `variances`, which returns the variance of this noise in every round,
+    * `squares`, which returns the squared norm by which each record can change F·x,
+    * `memory`, only if `step` needs more than the noise of the round before.
+
+    A factor is a frozen dataclass. Its fields are static settings.
 
     Attributes:
         name: name in error messages.
-        theorem: theorem that guarantees name as their source.
+        theorem: privacy theorem that printed guarantees cite.
         most: largest number of rounds for which F is computed as a matrix. More would not fit in memory.
-        instead: noise schedule that the error message suggests if there are more rounds.
+        instead: value of `noise_schedule` that the error message suggests if there are more rounds.
         of_rounds: True if a trusted server may use the factor to correlate the noise of its rounds.
     """
 
@@ -105,15 +116,18 @@ class Factor:
     of_rounds: ClassVar[bool] = True
 
     def matrix(self, over: Any, workload: Any = None, /) -> np.ndarray:
-        """Return the matrix F: lower triangular, with no 0 on its diagonal; float64 [entries, entries].
+        """Return the factor's matrix F: lower triangular, without zeros on its diagonal; float64.
 
-        The entries are the rounds of a trusted server, or the messages of a machine.
+        A run is as private as a release of F·x + σξ, with independent standard normals ξ and σ = `noise_std`. The
+        entries of x are the vectors of a trusted server's rounds, or of a machine's messages, without noise. F has one
+        row and one column for each of them.
 
         Args:
-            over: the participation schedule, without anything secret, for a factor over rounds. The number of a
-                machine's messages for a factor over messages.
-            workload: only for fitted factors over messages: a function from the number of messages to a matrix V. The
-                fit minimises the noise `tr(V·(FᵀF)⁻¹)`.
+            over: for a factor over rounds, the participation schedule, without anything secret. For a factor over
+                messages, their number.
+            workload: None for a factor over rounds. For a factor over messages, a function from their number n to a
+                matrix V, float64 [n, n]. It is used if F is fitted to the method: `tr(V·(FᵀF)⁻¹)` is the noise variance
+                that the fit minimises. A method that uses W·s of the messages s has V = WᵀW.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
 
@@ -140,14 +154,16 @@ class Factor:
         return Path(jnp.zeros((), jnp.int32), jnp.zeros(dimension), self.memory(dimension, rounds))
 
     def step(self, path: Path, normal: jax.Array, alpha: Any, epoch: Any = None) -> Path:
-        """Return the state one round later. Its `last` is the noise in that round's momentum or running sum.
+        """Return the state after one more round. Its attribute `last` is the noise of this round's momentum.
 
-        The noise is for `noise_std` = 1.
+        The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. The vector x_s depends on the data of round s.
+        Let A be the matrix for which A·x are the momenta of all rounds. For `noise_std` = 1, their noise is A·F⁻¹ξ,
+        with the factor's matrix F and the standard normals ξ_1, ξ_2, … of the rounds.
 
         Args:
             path: state after the round before.
             normal: standard normals of the round, shape [d] for d parameters.
-            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
             epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
         """
         raise Undefined(f"{type(self).__name__} must define step(path, normal, alpha, epoch)")
@@ -157,13 +173,15 @@ class Factor:
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         """Return the squared exposure of every record, float64 [records].
 
-        A record's exposure is the largest L2 norm by which it changes F·x, if it changes x_t by its weight in every
-        round t that uses it. F is the factor's matrix, and x_t the entry of round t.
+        The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. A run is as private as a release of F·x + σξ,
+        with the factor's matrix F, independent standard normals ξ, and σ = `noise_std`. In every round that uses a
+        record with weight w, the record can change x_t by any vector of norm at most w. Its exposure is the largest L2
+        norm by which it can change F·x.
 
         Args:
             uses: which rounds use which record, with which weight.
             rounds: number of rounds of the run.
-            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
             epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
         """
         raise Undefined(f"{type(self).__name__} must define squares(uses, rounds, alpha, epoch)")
@@ -171,29 +189,34 @@ class Factor:
     def contributions(
         self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
     ) -> np.ndarray:
-        """Return one record's change of each release, divided by the release's noise; shape [releases].
+        """Return the largest change of each release by one record, divided by its noise; float64 [releases].
 
-        The noise is for `noise_std` = 1. The result has one number per release that the record changes. Its squares sum
-        to the record's entry of `squares`. A subclass may compute it by another algorithm than `squares`, so that one
-        checks the other.
+        The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. For `noise_std` = 1, a run is as private as a
+        release of F·x + ξ, with the factor's matrix F and independent standard normals ξ. The record can change x_t by
+        any vector of norm at most its weight in round t. Each entry of F·x + ξ is one release. Changes are L2 norms,
+        and noise is a standard deviation.
+
+        The squares of the result sum to the record's squared exposure, which `squares` returns. The default returns a
+        single number, the exposure, as if there were one release.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
-            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
             epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
         """
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
 
     def variances(self, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
-        """Return the noise variance of a coordinate of each round's momentum or running sum; float64 [rounds].
+        """Return the variance of one coordinate of the momentum's noise in every round; float64 [rounds].
 
-        It is for `noise_std` = 1.
+        The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus this noise. The vector x_s depends on the data of
+        round s. The variance is for `noise_std` = 1.
 
         Args:
             rounds: number of rounds of the run.
-            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
             epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
         """
         raise Undefined(f"{type(self).__name__} must define variances(rounds, alpha, epoch)")
@@ -201,13 +224,16 @@ class Factor:
     # ---- over a trusted server's rounds: x_t is a sum of updates of norm at most 1
 
     def known(self, schedule: Schedule) -> np.ndarray:
-        """Return the matrix F for this schedule, float64 [rounds, rounds]. It is cached.
+        """Return the factor's matrix F for a participation schedule; float64, shape [rounds, rounds].
 
-        F must not reveal who takes part in secret. It is therefore computed from the public part of the schedule only.
+        F is lower triangular and correlates the noise over rounds. The result is cached.
+
+        F is public, so it must not depend on secret participation. The only secret scheme that is allowed is
+        `CyclicPoisson`: its machines are in public groups that take turns, and F follows from these turns.
 
         Raises:
-            Refusal: if the schedule has more than `most` rounds, or if its participation is secret and not
-                `CyclicPoisson`, of which the turns of groups are public.
+            Refusal: if participation is secret in another way, or if the schedule has more rounds than the attribute
+                `most` allows.
         """
         self.require_room(schedule)
         over = public_rounds(schedule)
@@ -257,12 +283,16 @@ class Factor:
         return float(np.sqrt(self.variances(1, 0.0)[0]))
 
     def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:
-        """Return the rule by which the exposures were bounded, and the limits on participation for which they hold.
+        """Return how machines' exposures were computed, and the limits on participation under which they hold.
 
-        The exposure of a machine is the largest L2 norm by which it can change the released sums. The exposures of some
-        factors hold for every schedule in which a machine takes part in few rounds, far apart. Their rule is a text,
-        and their limits are numbers by name, such as {"separation": 5, "uses": 3}. The default is `("", {})`, for
-        exposures that were computed for the given schedule only.
+        A machine's exposure is the largest L2 norm by which its messages, of norm at most 1, can change F·x. F is the
+        factor's matrix, and x_t is the sum of the messages of round t. Guarantees print both results.
+
+        Returns:
+            A text, which says how the exposures were computed, and the limits as numbers by name. The default is ("",
+            {}): the exposures were computed for the given schedule and hold for no other. The factor `AnySchedule`
+            returns limits such as {"separation": 5, "uses": 3}. Its exposures then hold for every schedule in which a
+            machine takes part in at most 3 rounds, any two of them at least 5 rounds apart.
         """
         return "", {}
 

@@ -28,17 +28,19 @@ MIXED = (0.0, *(2.0**k for k in range(-10, 1)))  # parts of the diagonal in V, s
 
 
 def excess(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
-    """Return a bound on the noise of a factor above the least possible noise, relative to the latter.
+    """Return a bound on the relative excess of a factor's noise over the least noise of all factors.
 
-    For example, 0.01 means at most 1% more noise than the best factor.
-    A factor F releases F·x + σξ, with the sum x_t of round t and independent normals ξ. Its noise is the variance in
-    the running sums of x, summed over rounds, at equal privacy of the least private machine. It is compared with a
-    lower bound for all factors. The result is inf if no such bound is found.
+    For example, 0.01 means at most 1% more noise than the best factor. The result is inf if no bound is found.
+
+    A trusted server releases F·x + σξ, where x_t is the sum of messages in round t, and ξ are independent standard
+    normals. The noise of the factor F is the variance of one coordinate of the noise in the running sums x_1 + … + x_t,
+    summed over rounds t. Here σ is such that no machine, with messages of norm at most 1, loses more than a fixed μ of
+    Gaussian differential privacy.
 
     Args:
         factor: F, lower triangular, shape [rounds, rounds].
-        patterns: sets of rounds, from 0, in which machines take part. Each array, int [sets, times], holds the sets of
-            one size.
+        patterns: sets of rounds, counted from 0, such that each machine takes part in the rounds of one of these sets.
+            A list of arrays, int [sets, k]: each array has all sets of k rounds, one set per row.
     """
     least = least_noise(factor, largest(factor.T @ factor, patterns, MACHINES))
     return loss_of(factor, patterns) / least - 1 if least > 0 else inf

@@ -33,15 +33,16 @@ WAYS = {
 
 @dataclass(frozen=True, eq=False)
 class CorrelatedSums:
-    """Noise of the machines, if each one correlates the noise of its messages by the same factor F.
+    """Noise in running sums, if every machine correlates the noise of its messages by a factor F.
 
-    A machine sends increments s_1, s_2, … with the noise σ·F⁻¹ξ, for independent standard normals ξ and its own σ. This
-    is as private as a release of F·s + σξ. The server adds up the noisy increments of all machines. This class computes
-    the noise in these running sums, and the machines' exposures.
+    A machine sends its increments s_1, s_2, … with the noise r·σ·F⁻¹ξ. Here ξ are independent standard normals, σ is
+    `noise_std`, and r is the machine's relative noise, the attribute `scale`. This is as private as a release of F·s +
+    r·σ·ξ. The server adds up the noisy increments of all machines. This class computes the noise in these running sums,
+    and the privacy of each machine.
 
     Attributes:
-        factor: F for the largest number of messages of a machine, float64 [messages, messages]. A machine with fewer
-            messages uses its first rows and columns.
+        factor: F for the largest number of messages of a machine, float64 [messages, messages]. A machine that sends n
+            messages uses the first n rows and columns.
         schedule: the participation schedule: which machines take part in each round.
         shares: ratio of each machine's target μ (of Gaussian differential privacy) to the largest target, shape
             [machines].

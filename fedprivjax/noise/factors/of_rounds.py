@@ -49,14 +49,16 @@ class RoundFactor(Factor):
         return exposures(factor.T @ factor, schedule)
 
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return the relative noise of each release that one machine changes; shape [releases].
+        """Return the relative noise of each release that one machine changes; float64 [releases].
 
-        The releases are the entries of F·x + ξ, where F is the factor's matrix, x_t is the sum of messages in round t,
-        and ξ are independent standard normals. The relative noise of an entry is its standard deviation, for
-        `noise_std` = 1, divided by its change if the machine's messages have norm 1. The change depends on the
-        directions of the machine's messages. If all entries of FᵀF are at least 0, equal messages are the worst case,
-        and the result has one number for each release. Otherwise, the result is a single number: the relative noise of
-        one release that leaks at least as much as all releases together, whatever the messages.
+        The releases are the entries of F·x + ξ. F is the factor's matrix, x_t is the sum of messages in round t, and ξ
+        are independent standard normals, for `noise_std` = 1. Let c_t be the norm by which release t changes if the
+        machine sends the same message of norm 1 in all of its rounds. The relative noise of release t is 1/c_t.
+        Releases with c_t = 0 are left out.
+
+        If all entries of FᵀF are at least 0, other messages of norm at most 1 leak no more. Otherwise they may leak
+        more. The result is then a single number: the relative noise of one release that leaks at least as much as all
+        releases together, for any such messages.
 
         Args:
             schedule: participation schedule: which machines take part in each round.

@@ -35,18 +35,23 @@ ALLOCATIONS = {
 
 
 class Groups(NamedTuple):
-    """One number for each group of tree nodes that have equal noise, in the mechanism `ReducedTrees`.
+    """Values for the five groups of tree nodes in `ReducedTrees`, such as noise standard deviations.
 
-    `ReducedTrees` has three binary trees over rounds: of gradients at each epoch's first iterate (its anchor), of
-    differences between successive anchors' gradients, and of residuals, the differences between the current gradient
-    and the anchor's.
+    The nodes of a group have equal noise. `ReducedTrees` sums three kinds of vectors in three binary trees over rounds.
+    With N rounds per epoch, round t adds to
+
+    * the first tree: a_t, the gradient at the first iterate of the epoch;
+    * the second tree: d_t, the difference a_t − a_{t−N};
+    * the third tree: r_t, the gradient at the current iterate minus a_t.
+
+    A node is a weighted sum over some successive rounds.
 
     Attributes:
-        anchors: nodes of the first tree that end in the first two epochs.
-        later_anchors: all later nodes of the first tree.
-        differences: nodes of the second tree that end in the first two epochs.
-        later_differences: all later nodes of the second tree.
-        residuals: all nodes of the third tree.
+        anchors: value for the nodes of the first tree whose last round is at most 2N.
+        later_anchors: value for all other nodes of the first tree.
+        differences: value for the nodes of the second tree whose last round is at most 2N.
+        later_differences: value for all other nodes of the second tree.
+        residuals: value for all nodes of the third tree.
     """
 
     anchors: Any
@@ -59,16 +64,16 @@ class Groups(NamedTuple):
 class Normals(NamedTuple):
     """Normal vectors from which the mechanism `ReducedTrees` computes the noise of one round.
 
-    The mechanism sums gradients in binary trees over rounds, and every node of a tree has its own noise. A round uses
-    the nodes that together cover the last N rounds (one epoch), in a tree of gradients at each epoch's first iterate
-    (anchors) and a tree of their differences. It also uses one node of a third tree (residuals).
+    `ReducedTrees` sums vectors in three binary trees over rounds. A node is the sum over some successive rounds, with
+    noise. A round uses the nodes that together cover the last N rounds (one epoch) in the first two trees, and one new
+    node of the third tree.
 
     Attributes:
-        nodes: normals of the nodes that cover the last epoch, in the first two trees; shape [2, slots, d] for d
-            parameters. There are at most `slots` such nodes. Unused slots are 0.
-        age: number of rounds since the last round of each node, int [slots].
-        later: True for nodes that end after round 2N, bool [slots].
-        residual: normals of the node of residuals that ends in this round, [d].
+        nodes: normals of the used nodes of the first two trees; shape [2, slots, d] for d parameters. A round uses at
+            most `slots` nodes of a tree. Unused slots are 0.
+        age: number of rounds since the last round of each used node, int [slots]. It is the same in both trees.
+        later: True for nodes whose last round is after round 2N, bool [slots].
+        residual: normals of the node of the third tree that ends in this round, [d].
     """
 
     nodes: Any
@@ -78,16 +83,18 @@ class Normals(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """State from which the mechanism `ReducedTrees` computes its noise round by round.
+    """State from which the mechanism `ReducedTrees` computes the noise of a momentum round by round.
 
-    The mechanism has three binary trees over rounds: of anchors, differences and residuals. H_t is the noise of the
-    momentum in round t from the first two trees. B_t is the part of H_t from nodes within the last epoch, of N rounds.
+    The momentum of round t is a sum over all rounds s ≤ t, with weights α·(1 − α)^{t−s}. An epoch has N rounds. The
+    gradient of round s is a_s + r_s, where a_s is the gradient at the first iterate of the epoch. Let H_t be the noise
+    in the weighted sum of a_1, …, a_t. Let B_t be the noise in the weighted sum of the last N of them, a_{t−N+1}, …,
+    a_t.
 
     Attributes:
-        last: noise of the momentum in the last round, from all three trees; shape [d] for d parameters.
-        rows: H_t and B_t of the N rounds before the last one, shape [N, 2, d]. Round t is in row t mod N.
-        newest: H_t and B_t of the last round, which are not yet in `rows`; shape [2, d].
-        residual: state of the tree of residuals.
+        last: noise of the momentum of the latest round, shape [d] for d parameters.
+        rows: H_t and B_t of the N rounds before the latest one, shape [N, 2, d]. Round t is in row t mod N.
+        newest: H_t and B_t of the latest round, which are not yet in `rows`; shape [2, d].
+        residual: state from which the noise in the weighted sum of r_1, …, r_t is computed.
     """
 
     last: Any
@@ -100,21 +107,24 @@ class Rings(NamedTuple):
 class ReducedTrees:
     """Noise of a momentum from three binary trees over rounds (Tran & Cutkosky 2022, Algorithm 2).
 
-    An epoch has `epoch` rounds, and all epochs use the same records in the same order. The first iterate of an epoch is
-    its anchor. Every node of a tree holds a discounted sum over its rounds, and has its own noise. There is one tree
-    for each of these vectors:
+    All epochs have N rounds and use the same records in the same order. The anchor of an epoch is its first iterate.
+    The gradient of round t is a_t + r_t, with
 
-    * anchors: gradients at the epoch's anchor;
-    * differences: gradients at the epoch's anchor minus gradients at the previous epoch's anchor;
-    * residuals: gradients at the current iterate minus gradients at the epoch's anchor.
+    * a_t, the gradient at the anchor of the epoch;
+    * d_t = a_t − a_{t−N}, the difference of this gradient and the one at the previous anchor, for the same records;
+    * r_t, the residual: the gradient at the current iterate minus a_t.
 
-    Nodes with equal noise form five groups: the nodes of the first and of the second tree that end in the first two
-    epochs, the later nodes of each, and all nodes of the third tree.
+    Each of these three sequences has a binary tree over rounds. A node of a tree is a weighted sum over its rounds, and
+    has independent noise. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t, where γ is the
+    argument `reset_rate` of the methods. One record changes d_t and r_t less than a_t, so that their nodes need less
+    noise. `Groups` describes which nodes have equal noise.
 
     Attributes:
-        epoch: number of rounds of an epoch.
+        epoch: N, number of rounds of an epoch.
 
-    >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
+    The example returns the squared sensitivity of each group of nodes to a record that is used in round 1:
+
+    >>> uses = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
     [[3.0, 0.0, 0.0, 0.0, 0.0]]
     """
@@ -132,19 +142,26 @@ class ReducedTrees:
         return Rings(jnp.zeros(dimension), rows, newest, Tree().init(dimension, rounds))
 
     def step(self, rings: Rings, drawn: Normals, alpha: Any, reset_rate: Any, stds: Groups) -> Rings:
-        """Return the state one round later. Its `last` is the noise in that round's momentum.
+        """Return the state after one more round. Its attribute `last` is the noise of this round's momentum.
 
-        The noise is a sum over nodes of three binary trees over rounds: of gradients at each epoch's first iterate
-        (anchors), of differences of these between epochs, and of residuals (current gradients minus gradients at the
-        epoch's first iterate). Nodes with equal noise form groups.
+        All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
+        the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
+        each of a, d and r. A node's noise has weight (1 − α)^k in the k-th round after the node's last round. The noise
+        of round t is H_t + R_t, with
+
+            H_t = (1 − α)^N·H_{t−N} + B_t
+            B_t = A_t                                 for t < 2N
+            B_t = γ·A_t + (1 − γ)·(D_t + B_{t−N})     for t ≥ 2N
+
+        Here A_t and D_t are the weighted noises of the nodes that cover the last N rounds, t − N + 1 to t, in the trees
+        of a and d. R_t is the weighted noise of the nodes that cover the rounds 1 to t in the tree of r.
 
         Args:
             rings: state after the round before.
             drawn: standard normals of the nodes that the round uses.
-            alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ in [0, 1]. From round 2·`epoch` on, a round's noise has the nodes of anchors with weight γ.
-                The weight 1 − γ is that of the noise of one epoch before plus the nodes of differences.
-            stds: standard deviation of the noise of each group's nodes.
+            alpha: α, weight of a gradient in the momentum, in (0, 1].
+            reset_rate: γ, from 0 to 1.
+            stds: standard deviation of the noise of each group of nodes, as `Groups` defines them.
         """
         residual = Tree().step(rings.residual, drawn.residual, alpha)
         round, size = residual.round, self.epoch
@@ -158,23 +175,25 @@ class ReducedTrees:
         return Rings(sums + stds.residuals * residual.last, rows, jnp.stack([sums, block]), residual)
 
     def squares(self, uses: Uses, rounds: int, alpha: float, reset_rate: float, drift: float) -> np.ndarray:
-        """Return the squared sensitivity of each group of nodes to every record; float64 [records, groups].
+        """Return the squared sensitivity of each group of tree nodes to every record; float64 [records, 5].
 
-        The nodes are of three binary trees over rounds: of gradients at each epoch's first iterate (anchors), of
-        differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
-        iterate). A group is nodes with equal noise. The sensitivity is the squared change of a node by the record,
-        summed over the nodes of a group. Changes are measured in units of the largest contribution of a record of
-        weight 1 to one gradient. Only nodes that some round uses are counted, since no others are released.
+        All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
+        the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
+        each of a, d and r. A node is a weighted sum over its rounds.
+
+        The five groups are, in this order: nodes of a whose last round is at most 2N, all other nodes of a, the same
+        two groups for d, and all nodes of r. The squared sensitivity of a group is a sum over its nodes: of the squared
+        norm by which the record can change the node. The unit of norms is the largest change of one gradient by a
+        record of weight 1. Nodes that no round uses are not counted.
 
         Args:
             uses: which rounds use which record, with which weight.
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ in [0, 1]. From round 2·`epoch` on, a round's noise has the nodes of anchors with weight γ.
-                The weight 1 − γ is that of the noise of one epoch before plus the nodes of differences.
-            drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm. A record's contribution to
-                the difference of two gradients k steps apart is at most min(k·drift, 2) times its largest contribution
-                to one gradient.
+            reset_rate: γ, from 0 to 1. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t. With
+                γ = 1, nodes of d are not used. With γ = 0, the second group is not used.
+            drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm of one record. Two gradients
+                of a record, at iterates k steps apart, differ by at most C·min(k·drift, 2).
         """
         squares = np.zeros((uses.records, len(Groups._fields)))
         for level in range(self.epoch.bit_length()):
@@ -204,23 +223,24 @@ class ReducedTrees:
         drift: float,
         stds: Groups,
     ) -> np.ndarray:
-        """Return one record's change of each tree node, divided by the node's noise; shape [nodes].
+        """Return the largest change of each tree node by one record, divided by its noise; float64 [nodes].
 
-        The trees sum three kinds of vectors over rounds: gradients at each epoch's first iterate (anchors), differences
-        of these between epochs, and residuals (current gradients minus those at the anchor). Nodes with equal noise
-        form groups. The noise is given by its standard deviation. The result has one number per node that the record
-        changes. The nodes are enumerated one by one from the rounds that use them. `squares` uses another algorithm, so
-        that one checks the other.
+        All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
+        the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
+        each of a, d and r. A node is a weighted sum over its rounds. The result has one number per node that the record
+        changes and that some round uses. Changes are L2 norms. Their unit is the largest change of one gradient by a
+        record of weight 1. Noise is a standard deviation in this unit.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ in [0, 1]. From round 2·`epoch` on, a round's noise has the nodes of anchors with weight γ.
-                The weight 1 − γ is that of the noise of one epoch before plus the nodes of differences.
-            drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm.
-            stds: standard deviation of the noise of each group's nodes.
+            reset_rate: γ, from 0 to 1. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t. With
+                γ = 1, nodes of d are not used. With γ = 0, nodes of a whose last round is after 2N are not used.
+            drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm of one record. Two gradients
+                of a record, at iterates k steps apart, differ by at most C·min(k·drift, 2).
+            stds: standard deviation of the noise of each group of nodes, as `Groups` defines them.
         """
         level, index, filled = window(np.arange(1, rounds + 1), self.epoch)
         end = np.where(filled, (index + 1) << level, 0)
@@ -238,18 +258,16 @@ class ReducedTrees:
         return np.append([part for part in found if part], residual)
 
     def touched(self, node: np.ndarray, level: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return which nodes of one tree level some round uses, in the trees of anchors and of differences.
+        """Return two masks of the nodes of one tree level that some round uses, each of the shape of `node`.
 
-        The trees sum gradients at each epoch's first iterate (anchors), and differences of these between epochs. A
-        round t uses the fewest nodes that together cover the last epoch, up to round t. Other nodes are never released.
+        Let N = `epoch`. Round t uses the fewest nodes that together cover the rounds from t − N + 1 to t, or from 1 if
+        t < N. The first mask is for this rule. The second mask is for a tree that only the rounds t ≥ 2N use, by the
+        same rule.
 
         Args:
-            node: indices of nodes. Node i of level k covers the rounds i·2^k + 1 to (i + 1)·2^k.
+            node: indices of nodes, int. Node i of level k covers the rounds i·2^k + 1 to (i + 1)·2^k.
             level: k, level of the nodes.
             rounds: number of rounds of the run.
-
-        Returns:
-            Two masks of the shape of `node`, for the tree of anchors and for the tree of differences.
         """
         size = 1 << level
         first, last = node * size + 1, (node + 1) * size
@@ -262,28 +280,34 @@ class ReducedTrees:
         return anchors | early, np.maximum(begins, 2 * self.epoch) <= ends
 
     def released(self, reset_rate: float) -> np.ndarray:
-        """Return True for each of the five groups of nodes that is used in some release; bool [5].
+        """Return a mask of the groups of tree nodes that some round uses; bool [5].
 
-        The groups are nodes with equal noise in the trees of anchors (gradients at each epoch's first iterate), of
-        differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
-        iterate). With `reset_rate` 1, the nodes of differences are never used. With `reset_rate` 0, the nodes of
-        anchors are used only in the first two epochs.
+        All epochs have N rounds and use the same records. There are three binary trees over rounds: of a_t, the
+        gradient at the first iterate of the epoch; of d_t = a_t − a_{t−N}; and of r_t, the gradient at the current
+        iterate minus a_t. The five groups are, in this order: nodes of a whose last round is at most 2N, all other
+        nodes of a, the same two groups for d, and all nodes of r.
+
+        Args:
+            reset_rate: γ, from 0 to 1. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t. With
+                γ = 1, the nodes of d are never used. With γ = 0, the second group is never used.
         """
         return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
 
     def variances(self, rounds: int, alpha: float, reset_rate: float) -> np.ndarray:
-        """Return each node group's part of the momentum's noise variance in every round; float64 [rounds, groups].
+        """Return each node group's part of the momentum's noise variance in every round; float64 [rounds, 5].
 
-        The nodes are of three binary trees over rounds: of gradients at each epoch's first iterate (anchors), of
-        differences of these between epochs, and of residuals (current gradients minus gradients at the epoch's first
-        iterate). The result is the variance of one coordinate, if all nodes have noise of standard deviation 1.
-        Variances of groups add up.
+        All epochs have N = `epoch` rounds and use the same records. There are three binary trees over rounds: of a_t,
+        the gradient at the first iterate of the epoch; of d_t = a_t − a_{t−N}; and of r_t, the gradient at the current
+        iterate minus a_t. The five groups are, in this order: nodes of a whose last round is at most 2N, all other
+        nodes of a, the same two groups for d, and all nodes of r.
+
+        The result is the variance of one coordinate, if the noise of every node has standard deviation 1. The parts of
+        the groups add up.
 
         Args:
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ in [0, 1]. From round 2·`epoch` on, a round's noise has the nodes of anchors with weight γ.
-                The weight 1 − γ is that of the noise of one epoch before plus the nodes of differences.
+            reset_rate: γ, from 0 to 1. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t.
         """
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)
@@ -342,17 +366,17 @@ def empty(round: Any, epoch: int) -> Any:
 
 
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
-    """Return the standard deviations of tree nodes' noise with the least total noise at a fixed privacy loss.
+    """Return the noise standard deviations of tree nodes with the least noise at a fixed privacy loss.
 
-    Nodes are in five groups k, whose noise has standard deviation τ_k. The momentum has the noise variance `Σ_k
-    A_k·τ_k²`, and the privacy loss is `Σ_k B_k/τ_k²`. Here A_k is the mean of `variances` over rounds, and B_k the
-    largest of `squares` over records. The variance is least for `τ_k² ∝ √(B_k/A_k)`. The result is scaled to 1 for the
-    first group. A group that no record changes has no noise.
+    The noise of a momentum comes from the nodes of binary trees. These are in five groups, which `Groups` describes.
+    All nodes of group k have noise of standard deviation τ_k. Let B_k be the largest entry of column k of `squares`,
+    and A_k the mean of column k of `variances`. The noise variance Σ_k A_k·τ_k², at a fixed privacy loss Σ_k B_k/τ_k²,
+    is least for τ_k² ∝ √(B_k/A_k). The result is scaled to τ = 1 for the first group. A group that no record changes
+    has τ = 0.
 
     Args:
-        squares: squared sensitivity of each group of nodes to every record, shape [records, groups].
-        variances: noise variance of each round's momentum if all nodes have noise of standard deviation 1, shape
-            [rounds, groups].
+        squares: squared norm by which each record can change the nodes of each group together, shape [records, 5].
+        variances: part of each group in the noise variance of each round's momentum, if all τ are 1; shape [rounds, 5].
 
     >>> optimal_stds(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
     Groups(anchors=1.0, later_anchors=0.5, differences=0.0, later_differences=0.0, residuals=0.0)
@@ -364,13 +388,14 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
 
 
 def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
-    """Return μ² of every record, with the parameter μ of Gaussian differential privacy; shape [records].
+    """Return μ² of every record, with the parameter μ of Gaussian differential privacy; float64 [records].
 
-    It is `Σ_k B_k/τ_k²` over the five groups k of tree nodes with equal noise, with B = `squares` of the record and τ =
-    `stds`. It is inf if the record changes a group that has no noise.
+    It is Σ_k B_k/τ_k², where B_k is the record's entry in column k of `squares`, and τ_k the k-th entry of `stds`. The
+    columns are groups of tree nodes with equal noise, in the order of `Groups`. If the record changes a group that has
+    no noise, the result is inf.
 
     Args:
-        squares: B, squared sensitivity of each group of nodes to every record, shape [records, groups].
+        squares: squared norm by which each record can change the nodes of each group together, shape [records, 5].
         stds: τ, standard deviation of the noise of each group's nodes.
 
     >>> total_squares(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()
@@ -381,19 +406,20 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 
 
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
-    """Return Tran & Cutkosky's standard deviations of the noise of tree nodes, relative to the first.
+    """Return Tran & Cutkosky's noise standard deviations of groups of tree nodes, relative to the first.
 
-    Nodes of the trees are in five groups with equal noise. The standard deviation of a group is `√V·δ`, for epochs of N
-    rounds, T rounds in all, step length η, smoothness L and Lipschitz constant G:
+    All epochs have N rounds and use the same records. There are three binary trees over rounds: of a_t, the gradient at
+    the first iterate of the epoch; of d_t = a_t − a_{t−N}; and of r_t, the gradient at the current iterate minus a_t.
+    With T rounds in all, let ρ = √(4T/(3N)) and s = η·L·N/(2G), for step length η, smoothness L and Lipschitz constant
+    G. The result is
 
-    * V is the number of nodes that contain one record. It is a number `V_<` for nodes that end by round 2N, the first
-      two epochs. For later nodes and for all residuals it is `V_> = 4T/(3N)·V_<`.
-    * δ bounds the sensitivity of a node. It is 4G for nodes of anchors (gradients at an epoch's first iterate), and
-      2ηNL for nodes of differences of gradients.
+    * 1 for nodes of a whose last round is at most 2N, and ρ for all other nodes of a;
+    * s for nodes of d whose last round is at most 2N, and ρ·s for all other nodes of d;
+    * ρ·s for all nodes of r.
 
     Args:
         epoch: N, number of rounds of an epoch.
-        rounds: T, number of rounds.
+        rounds: T, number of rounds of the run.
         drift: η·L/G.
 
     Source: Tran & Cutkosky 2022, Theorem 8.

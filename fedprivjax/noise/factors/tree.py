@@ -85,24 +85,31 @@ def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, 
 
 @dataclass(frozen=True)
 class Tree(Factor):
-    """Noise from a binary tree over rounds: each node, the sum of its rounds, has its own noise.
+    """Noise from a binary tree over rounds. Every node is the sum over its rounds, with independent noise.
 
-    A sum over the first t rounds adds few nodes: one for each set bit of t. It stores few vectors of noise, about log₂
-    of the number of rounds. At equal privacy, sums over rounds have less noise than with independent noise only if a
-    machine takes part seldom. For example, let 100 of 1000 machines take part in each of 100 rounds. If they are chosen
-    uniformly, sums have 1.35 times the variance of independent noise. If they take turns, it is 0.67 times.
+    The sum over the rounds 1 to t is the sum of few nodes. For t = 6, these are the nodes of the rounds 1 to 4 and of
+    the rounds 5 to 6. The sum therefore has the noise of at most 1 + log₂ t nodes. A run stores about log₂ R vectors of
+    noise, for R rounds.
+
+    At equal privacy, running sums have less noise than with independent noise only if each machine takes part in few
+    rounds. For example, let 100 of 1000 machines take part in each of 100 rounds. If they are chosen uniformly, running
+    sums have 1.35 times the variance of independent noise. If machines take turns, they have 0.67 times this variance.
 
     Attributes:
-        nodes: how noise is distributed over the nodes, a name in `NODES`.
-        restart: number of rounds of each tree: a new tree begins after them, and the noise of the finished tree stays
-            in later sums. None is one tree for all rounds.
+        nodes: "uniform" gives every node the same noise. "sensitivity" gives a node noise in proportion to the largest
+            change of the node by one record, if all epochs use the records in the same order.
+        restart: number of rounds after which a new tree begins. The noise of finished trees stays in later sums. None
+            is one tree for all rounds.
 
-    >>> uses = Uses(np.array([1]), np.array([0]), np.ones(1), 1)
-    >>> Tree().squares(uses, rounds=4, alpha=1.0).tolist()  # leaf 1 only: the momentum forgets older gradients
-    [1.0]
-    >>> Tree().squares(uses, rounds=4, alpha=1e-9).round(3).tolist()  # also the nodes of size 2 and 4
+    The examples compute the squared norm by which one record changes all nodes together. The record changes the vectors
+    of the rounds that use it by a norm of 1:
+
+    >>> once = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
+    >>> Tree().squares(once, rounds=4, alpha=0.0).tolist()  # the nodes of the rounds 1, 1 to 2, and 1 to 4
     [3.0]
-    >>> twice = Uses(np.array([1, 3]), np.array([0, 0]), np.ones(2), 1)
+    >>> Tree().squares(once, rounds=4, alpha=1.0).tolist()  # a momentum that forgets all earlier rounds
+    [1.0]
+    >>> twice = Uses(round=np.array([1, 3]), record=np.array([0, 0]), weight=np.ones(2), records=1)
     >>> [float(Tree(restart=r).squares(twice, rounds=4, alpha=0.0)[0]) for r in (None, 2, 1)]
     [7.0, 4.0, 2.0]
     """
@@ -125,10 +132,11 @@ class Tree(Factor):
         return min(rounds, self.restart or rounds)
 
     def matrix(self, over, workload=None, /) -> np.ndarray:
-        """Return the tree's matrix F for sums over rounds: row t sums the rounds of the node that ends at t.
+        """Return the tree's matrix F for sums over rounds. Row t sums the rounds of the node that ends at t.
 
-        The node covers the b rounds up to t, where b is the lowest set bit of t. For t = 6 it covers rounds 5 and 6.
-        Rounds are counted from the first round of each tree.
+        Every round t is the last round of exactly one node that is used. The rounds of this node are t − b + 1 to t,
+        where b is the largest power of two that divides t. For t = 6, these are the rounds 5 and 6. If the tree
+        restarts, every tree has such a block on the diagonal of F, and t counts the rounds of its tree.
 
         Args:
             over: the participation schedule, or the number of rounds.
@@ -139,10 +147,13 @@ class Tree(Factor):
         return ((t > (t - (local & -local))[:, None]) & (t <= t[:, None])).astype(float)
 
     def memory(self, dimension: int, rounds: int) -> jax.Array:
-        """Return the stored noise before the first round: zero vectors of shape [vectors, dimension].
+        """Return zeros, in which `step` then stores the noise of earlier rounds; shape [vectors, dimension].
 
-        Vector 0 holds the noise before the first round of a tree. Vector k + 1 holds the noise after the latest round
-        whose lowest set bit is 2^k.
+        There are 2 + ⌊log₂ L⌋ vectors, where L is the number of rounds of one tree.
+
+        Args:
+            dimension: number of model parameters.
+            rounds: number of rounds of the run.
         """
         return jnp.zeros((self._length(rounds).bit_length() + 1, dimension))
 
@@ -174,16 +185,17 @@ class Tree(Factor):
         return squares
 
     def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
-        """Return one record's change of each tree node, divided by the node's noise; shape [nodes].
+        """Return the largest change of each tree node by one record, divided by its noise; float64 [nodes].
 
-        The noise is given by its standard deviation. The result has one number per node that contains a use of the
-        record. The nodes are enumerated round by round. `squares` uses another algorithm, so that one checks the other.
+        A node is the sum Σ_t (1 − α)^{z−t}·x_t over its rounds t, of which z is the last. The record can change x_t by
+        any vector of norm at most its weight in round t. Changes are L2 norms, and noise is a standard deviation for
+        `noise_std` = 1. The result has one number per node with a round that uses the record.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
-            alpha: weight of a gradient in the momentum, in (0, 1]; 0 for sums over rounds.
+            alpha: α, from 0 to 1. With α = 0, nodes are sums without weights.
             epoch: number of rounds per epoch. None if the nodes' noise does not depend on it.
         """
         newest = np.arange(1, rounds + 1)
