@@ -48,16 +48,16 @@ class Federation:
         records: number of records per machine.
         dimension: number of parameters. The canary changes messages along one direction. The other directions show only
             noise.
-        canary: norm of the canary's gradient, divided by the clip. None is 100, or 10⁶ with the quadratic loss. For a
-            method without a clip, the gradient has norm 1, which is then the Lipschitz constant.
+        canary: norm of the canary's gradient before clipping, divided by the clip. None is 100, or 10⁶ with the
+            quadratic loss. For a method without a clip, the gradient has norm 1, which is then the Lipschitz constant.
         order: order in which a machine uses its records, for methods that use one record per message. "stored" is the
             order of the data. `plan.ORDERS` lists the others.
-        loss: "linear", or "quadratic" for methods with a clip. The canary changes a clipped message equally far with
-            both. Gradients of a quadratic loss depend on the parameters. Only they detect effects of curvature, such as
-            a correction of local steps that is not clipped.
-        unclipped: True for a canary whose gradient has a norm just below the clip on one of the two datasets. On the
-            other dataset, the gradient is clipped or the canary is absent. Use it for methods whose messages show
-            whether a gradient was clipped.
+        loss: "linear" or "quadratic". Gradients of the quadratic loss depend on the parameters. The quadratic loss can
+            therefore detect errors that the linear loss cannot, such as a correction of local steps that is not
+            clipped. It requires a clip.
+        unclipped: True to scale down the canary's gradient on one of the two datasets, such that it is not clipped. On
+            the other dataset, its norm is given by `canary`, or the canary is absent. Use True for methods whose
+            messages show whether a gradient was clipped.
         dense: True if all coordinates of the canary's gradient are nonzero, False if only one is. None takes the
             gradient that the adversary detects better. In a sum of clipped messages, both are equally easy to detect.
         leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, each holds half of the
@@ -122,12 +122,17 @@ class Federation:
         return in_two_arrays(problem, loss, self.clipping) if two else problem
 
     def positive_label(self, protocol: Any) -> float:
-        """Return the canary's label on the neighbouring dataset on which the label is positive.
+        """Return the canary's positive label: its label on one of the two neighbouring datasets of the audit.
 
-        The two datasets of an audit differ in the label of one worst-case record, the canary. Its gradient is
-        proportional to its label. On the other dataset, the label is −1, or 0 for an absent canary. The positive label
-        is 1 for a method without a clip, and smaller for a method with a clip, so that the two gradients also differ in
-        norm.
+        The two datasets differ in the label of one worst-case record, the canary. On the first dataset, the label is
+        −1, or 0 for an absent canary. On the second, it is the positive number that this method returns. The canary's
+        gradient is proportional to the label.
+
+        The result is 1 for a method without a clip, or if the gradient for the label 1 is shorter than twice the clip.
+        Otherwise it is 1/2, or with `unclipped` so small that the gradient is not clipped.
+
+        Args:
+            protocol: protocol that is audited.
         """
         length = LENGTHS[self.loss] if self.canary is None else self.canary
         if privacy_of(protocol).gradient_clip is None or length < 2:

@@ -64,17 +64,18 @@ class OneRunAudit:
     """Result of `audit_one_run`: lower bounds on the privacy loss, with the claimed guarantee.
 
     Worst-case records (canaries) get random signs. The bounds follow from the number of signs that an attacker guesses
-    correctly.
+    correctly. A bound has an error probability: the probability that it is above the true ε or μ. `audit_one_run` takes
+    two of them, by the arguments `level` (default 0.05) and `verdict` (default 10⁻⁴).
 
     Attributes:
         protocol: name of the protocol.
         guarantee: claimed guarantee.
-        bounds: lower bounds on ε and μ at the error probability `level` of the audit.
-        strict: the same bounds at the smaller error probability `verdict` of the audit. The claim is refuted if one of
-            these exceeds it.
-        attained: largest μ of Gaussian differential privacy that an attack on the first canary of a machine can show,
-            averaged over machines. It is computed from a canary's effect in a run without noise. For methods that
-            normalise their steps, it is therefore approximate.
+        bounds: lower bounds on ε and μ with error probability `level`.
+        strict: lower bounds on ε and μ with error probability `verdict`. If one of them exceeds the claim, the claim is
+            refuted.
+        attained: estimate of the μ (of Gaussian DP) at which the best attack distinguishes the two signs of one canary.
+            If it is much smaller than the claimed μ, the canaries are too weak to test the claim. It is estimated from
+            a canary's effect in a run without noise, and is only approximate for methods that normalise their steps.
     """
 
     protocol: str
@@ -85,9 +86,10 @@ class OneRunAudit:
 
     @property
     def refuted(self) -> bool:
-        """True if a lower bound on ε or μ exceeds the claim.
+        """True if a lower bound on ε or μ in `strict` exceeds the claim.
 
-        If the claim is right, this happens at most with the error probability `verdict` of the audit.
+        If the claim is right, this happens with a probability of at most 10⁻⁴, or the argument `verdict` that
+        `audit_one_run` was called with.
         """
         return self.strict.refute(self.guarantee)
 

@@ -62,17 +62,20 @@ class Counting(NamedTuple):
 def linear(
     name: str, distribution: ViewDistribution, weights: np.ndarray, counting: Counting, claimed: float | None = None
 ) -> Score:
-    """Return the linear score `weights·view` of an attack on two neighbouring datasets, scaled to unit variance.
+    """Return the linear score `weights·view` of an attack on two neighbouring datasets, shifted and scaled.
 
     A view is the vector of all numbers (columns) that the adversary sees in one run. If views are Gaussian, the score
-    has the distribution N(0, 1) on the first dataset and N(μ, 1) on the second.
+    has the distribution N(0, 1) on the first dataset and N(μ, 1) on the second. An attack guesses the second dataset if
+    the score is above a threshold.
 
     Args:
         name: name of the score, for tables.
         distribution: distribution of the views: shift between the datasets, midpoint, and covariance of the noise.
         weights: weight of each column, shape [columns].
-        counting: δ, number of runs and level, for which the score's thresholds are chosen.
-        claimed: μ, or None for the μ that follows from `distribution` and `weights`.
+        counting: setting for which thresholds are chosen before the runs: δ, the number of runs on each dataset, and
+            the error probability of the attack's lower bound on ε.
+        claimed: μ by which the score is scaled, such as the μ that the audited protocol claims. None is the μ that
+            follows from `distribution` and `weights`.
 
     >>> distribution = ViewDistribution(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
     >>> score = linear("one message", distribution, np.ones(1), Counting(1e-5, 1000, 0.05))
@@ -178,17 +181,27 @@ def differences(
     return linear(name, distribution, clearest(distribution, signed), counting)
 
 
-def over_rounds(one: Column, other: Column) -> bool:
-    """Return True if two numbers of an adversary's view come from the same sender, in different rounds.
+def same_sender(one: Column, other: Column) -> bool:
+    """Return True if two columns come from the same sender in different rounds.
 
-    Numbers of the server's memory are excluded, since an intruder reads the memory at one round only.
+    A column describes one number that an adversary sees. Numbers of the server's memory are never from the same sender,
+    because an intruder reads the memory at one round only.
+
+    Args:
+        one: first column.
+        other: second column.
     """
     alike = (one.kind, one.machine) == (other.kind, other.machine)
     return alike and one.round != other.round and one.kind != "memory"
 
 
-def over_machines(one: Column, other: Column) -> bool:
-    """Return True if both columns are messages of the same round."""
+def same_round(one: Column, other: Column) -> bool:
+    """Return True if two columns are messages of the same round.
+
+    Args:
+        one: first column.
+        other: second column.
+    """
     return one.kind == other.kind == "message" and one.round == other.round
 
 
@@ -274,8 +287,8 @@ def fixed_scores(distribution: ViewDistribution, counting: Counting, claimed: fl
     several = [
         *best_linear(distribution, counting, claimed),
         alone(distribution, counting),
-        differences("a difference over rounds", distribution, over_rounds, counting),
-        differences("a difference over machines", distribution, over_machines, counting),
+        differences("a difference over rounds", distribution, same_sender, counting),
+        differences("a difference over machines", distribution, same_round, counting),
     ]
     return [score for score in several if score is not None]
 

@@ -39,9 +39,9 @@ class Adversary(Decorated):
         follows_rounds: False if the adversary sees only the final model.
         knows_seeds: True if the adversary knows the random seeds of some machines. It may then compute noise that these
             machines share with others.
-        besides: text that completes an assumption in guarantees: "every other machine{besides} adds its noise". It
-            names the machines whose noise still counts, such as " outside of the coalition". Empty if the adversary
-            knows no machine's noise.
+        besides: words after "every other machine" in the guarantee's assumption that every other machine adds its
+            noise. They exclude machines whose noise the adversary knows, such as " outside of the coalition". Empty if
+            the adversary knows no machine's noise.
     """
 
     kind, decorator = "adversary", FROZEN
@@ -183,11 +183,20 @@ class Central(Adversary):
 
 @dataclass(frozen=True)
 class LinearAdversary(Adversary):
-    """Base class of adversaries who see all broadcasts and some linear functions of each round's messages.
+    """Base class of adversaries who see all broadcasts and linear combinations of each round's messages.
 
-    The sum of the messages is always one of these functions. A custom adversary is a frozen dataclass with a `name`, a
-    text `sees` that says what it sees, and `rows`, the coefficients of further functions. From these, the package
-    derives the adversary's view of a run and the guarantee against it.
+    They always see the sum of a round's messages. A custom adversary is a frozen dataclass that defines:
+
+    * `name`: its name in results.
+    * `sees`: text for guarantees, which says what the adversary sees.
+    * `rows(machines)`: method that returns the coefficients of further combinations that the adversary sees. Its
+      argument has the machine of each of a round's n messages, int [n]. The result has shape [combinations, n].
+
+    The package derives the adversary's view of a run, and the guarantee against it.
+
+    In this example, each of two edge servers sums the messages of its machines, and the adversary sees these sums. The
+    method `exposures` returns μ of each machine, divided by its value for a message that is seen alone. In a sum of two
+    messages, the noise variance is twice as large, so μ² is half as large.
 
     >>> @dataclass(frozen=True)
     ... class Edges(LinearAdversary):
@@ -197,7 +206,7 @@ class LinearAdversary(Adversary):
     ...     def rows(self, machines):
     ...         return machines % self.number == np.arange(self.number)[:, None]
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
-    >>> Edges().exposures(SentNoise(np.ones((1, 4))), schedule) ** 2  # two messages in each sum
+    >>> Edges().exposures(SentNoise(np.ones((1, 4))), schedule) ** 2
     array([0.5, 0.5, 0.5, 0.5])
     """
 

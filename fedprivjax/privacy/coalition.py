@@ -39,17 +39,22 @@ class Coalition(Adversary):
 
     Attributes:
         size: number of machines in the coalition, at least 1.
-        server: adversary that stands for what the server alone sees: `SecureSum()`, `Local()` or a `LinearAdversary`.
+        server: adversary that sees what the server alone sees: `SecureSum()`, `Local()` or a `LinearAdversary`.
 
-    If there are at most 10⁴ possible choices of machines, the worst one is found by trying all. Otherwise an upper
-    bound on the coalition's knowledge is used:
+    If there are at most 10⁴ possible coalitions, the guarantee is computed for each of them, and the weakest one is
+    stated. Otherwise, it is computed for a stronger adversary:
 
-    * If the server sees only sums, the largest noises of each round count as known to the coalition.
-    * If the server sees every message and machines share `Pairwise` noise, the bound is for each machine separately.
-      Noise that two other machines share counts as known. So do the `size` shared noises that hide this machine most.
+    * If the server sees only sums of messages, this adversary knows the `size` largest noises of each round, apart from
+      the noise of the protected machine.
+    * If the server sees every message, and machines share `Pairwise` noise, this adversary knows all noise that two
+      other machines share. Of the noises that the protected machine shares, it knows the `size` largest.
+
+    In this example, four machines send messages with equal noise, and the coalition knows the noises of two of them.
+    The method `exposures` returns μ of each machine, divided by its value for a message that is seen alone. The noise
+    variance in the sum is that of two messages, so μ² is half as large.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
-    >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2  # two noises are left
+    >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2
     array([0.5, 0.5, 0.5, 0.5])
     """
 

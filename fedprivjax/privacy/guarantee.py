@@ -291,30 +291,31 @@ class PrivacyGuarantee:
         * Same records: two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). If a μ is not known, privacy
           loss distributions that bound the losses of both runs are composed. If a guarantee without μ was read from a
           file, only one (ε, δ) of it is known. The result is then ε₁ + ε₂ at δ₁ + δ₂.
-        * Disjoint records: a record is in one run only, so the larger parameter of the two holds (McSherry 2009,
-          Theorem 4).
+        * Disjoint records: each record is in one run only. The result is the larger one of the two parameters (McSherry
+          2009, Theorem 4).
 
         If both runs have the same number of machines, machine k must be the same one in both, and μ are composed
-        machine by machine. Otherwise the least private machines of both are composed. If the adversaries differ, the
+        machine by machine. Otherwise the largest parameters of both runs are composed. If the adversaries differ, the
         result is for the one who sees less.
 
         The runs must have different seeds. Equal seeds give equal noise, which cancels in the difference of two
-        releases. Equal seeds are therefore refused. Seeds of a guarantee from a file, or of a planned run, are not
-        known and cannot be compared. For configurations of a sweep, compare the entries `seed` of its results. The
-        composed guarantee also assumes that neither the number of runs nor their privacy parameters were chosen by
+        releases, and raise Refusal. The seeds of a guarantee from a file, or of a planned run, are not known. In that
+        case, compare the seeds yourself.
+
+        The composed guarantee assumes that neither the number of runs nor their privacy parameters were chosen by
         results on the data.
 
         Args:
             other: guarantee of the other run.
-            records: "same", which holds for any two sets of records. Or "disjoint", if no record is in both runs, and a
-                public rule that ignores the records' values says which run may use a record.
-            delta: δ of the result. By default the δ of both guarantees, or δ₁ + δ₂ if records are the same and of one
-                guarantee only one (ε, δ) is known.
+            records: "same" or "disjoint". "same" is valid for any two sets of records. "disjoint" requires that no
+                record is in both runs, and that a public rule assigns records to runs without using their values.
+            delta: δ of the result. None takes the common δ of both guarantees. If the records are the same, and only
+                one (ε, δ) of a guarantee is known, None takes δ₁ + δ₂.
 
         Raises:
-            Refusal: if both runs have the same noise, or one has the other's secret samples or participation; if unit
-                or relation differ; if the two δ differ and `delta` is not given; if neither adversary sees everything
-                that the other one sees; or if records are disjoint and the unit is not one record.
+            Refusal: if both runs have the same random noise, secret samples or secret participation; if unit or
+                relation differ; if the two δ differ and `delta` is not given; if neither adversary sees everything that
+                the other one sees; or if records are disjoint and the unit is not one record.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)

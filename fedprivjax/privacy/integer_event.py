@@ -17,21 +17,21 @@ SLACK = 1e-6  # of a number of messages that is computed in floating point
 class IntegerEvent(Event):
     """Event of a run in which machines send vectors of integers with independent integer noise.
 
-    The ε of a machine composes the Rényi divergences of its messages. It also holds for a server that adds the messages
-    modulo 2^b, for messages of b bits, because this result is a function of their sum.
+    The ε of a machine follows from the composed Rényi divergences of its messages. It also holds if a server adds
+    messages of b bits modulo 2^b, because the result is a function of their sum.
 
     Attributes:
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         noise_std: standard deviation of the noise of one coordinate of a message, in units of the integers. 0 is
             non-private.
-        norms: bounds on the L2 and L1 norm by which the protected unit changes a message, in units of the integers, and
-            the number of coordinates.
+        norms: `Norms(l2, l1, numbers)`: bounds on the L2 and L1 norm of the change of a message by the protected unit,
+            in units of the integers, and the number of coordinates.
         messages: number of each machine's messages, int [machines].
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        exposure: how little noise hides a machine's messages from the adversary, float64 [machines]: `noise_std`
-            divided by the standard deviation of the noise that hides the machine's least hidden message. If the
-            adversary sees only sums of n messages with equal noise, it is 1/√n. None stands for 1, if each message is
-            seen alone.
+        exposure: `noise_std`/τ_k for each machine k, float64 [machines]. Here τ_k is the standard deviation of the
+            noise that hides a message of machine k from the adversary, the smallest one of all messages of the machine.
+            For example, the exposure is 1/√n if the adversary sees only sums of n messages with equal noise. None means
+            that each message is seen alone, with exposure 1.
 
     >>> terms = Terms("none", "the Skellam mechanism")
     >>> event = IntegerEvent("skellam", 20.0, Norms(10.0, 100.0, 16), np.array([10, 0]), terms)

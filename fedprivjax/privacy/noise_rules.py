@@ -53,17 +53,20 @@ def noise_std(
 ) -> float:
     """Return the noise σ that a rule prescribes for a target ε: the standard deviation per coordinate of a message.
 
-    A machine with n records sends in each of R rounds the mean of K bounded gradients, with Gaussian noise. The rules
-    are "accountant" (the smallest noise by exact accounting), "advanced" (a theorem, valid but conservative) and
-    "paper_moments" (a formula whose claimed ε is invalid). The result is 0 if ε is infinite.
+    A machine with n records sends in each of R rounds the mean of the gradients of K records, with Gaussian noise. The
+    result is 0 if ε is infinite. The rules are:
+
+    * "accountant": the smallest noise whose accounted ε is at most the target.
+    * "advanced": `σ² = 256·L²·R·ln(2.5R/δ)·ln(2/δ)/(nε)²`, or `σ² = 32·L²·ln(1.25/δ)/(Kε)²` if each record is in one
+      message only. It is a theorem, valid but conservative.
+    * "paper_moments": `σ² = 8·L²·R·ln(1/δ)/(nε)²`. Its claimed ε is invalid.
 
     Args:
         rule: name of the rule, a key of `NOISE_RULES`.
-        releases: how the records are sampled: n, K, R, δ and the sampler. If each record is in one message only (one
-            pass), the rule "advanced" is `σ² = 32·L²·ln(1.25/δ)/(εK)²`. If whole messages are clipped to norm C, one
-            record can move a message by 2C, as if L were C times the number of records of the message. "paper_moments"
-            keeps its formula in both cases.
-        lipschitz: L, bound on the norm of a gradient, or the norm C to which whole messages are clipped.
+        releases: n, K, R, δ and the sampler of the records.
+        lipschitz: L, bound on the norm of one record's gradient. If `releases.whole_message` is True, it is instead the
+            norm C to which the mean of the K gradients is clipped. The rule "advanced" then uses L = C·n·q, where q is
+            the probability that a message uses a given record.
         epsilon: target ε.
         acknowledged: True to accept that the ε claimed by "paper_moments" is invalid.
 

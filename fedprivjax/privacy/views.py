@@ -61,9 +61,9 @@ class SentNoise(NamedTuple):
     Attributes:
         variances: noise variance of one coordinate of each message, divided by `noise_std` squared; float64 [rounds,
             per_round].
-        once: how losses of a machine's messages compose. True if only the message with the least noise counts, because
-            the protected unit changes one message of the run (or the event itself composes messages). False if they add
-            up, because the unit changes all messages of its machine.
+        once: True if the protected unit (a record or a machine) changes only one message of the run. The privacy loss
+            is then that of the message with the least noise. False if the unit changes all messages of its machine. The
+            losses of these messages are then composed. Also True for an event that composes them itself.
         covariance: None if the noise of different messages is independent. Otherwise a function that returns the
             covariance of one coordinate of the noise of a round's n messages, [n, n]. Its arguments are the machine of
             each message, int [n], and a mask, bool [n]. The mask is True for messages that are sent and whose seeds the

@@ -22,8 +22,8 @@ from fedprivjax.auditing.scores import (
     linear,
     mixed,
     moments,
-    over_machines,
-    over_rounds,
+    same_round,
+    same_sender,
     separation,
     sums,
     visible,
@@ -111,25 +111,25 @@ def test_differences_cancel_common_noise():
     columns = (Column("message", 1, 0), Column("message", 2, 0), Column("message", 1, 1, 1))
     covariance = np.array([[1.0, 0.99, 0.0], [0.99, 1.0, 0.0], [0.0, 0.0, 1.0]])
     law = ViewDistribution(np.array([1.0, 0.0, 0.0]), np.zeros(3), covariance, columns)
-    score = differences("d", law, over_rounds, COUNTING)
+    score = differences("d", law, same_sender, COUNTING)
     moved = score.function(np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 9.0]]))
     assert moved[0] - moved[1] == pytest.approx(1 / np.sqrt(2 * 0.01))
     assert moved[2] == pytest.approx(moved[1])
-    machines = differences("d", law, over_machines, COUNTING)
+    machines = differences("d", law, same_round, COUNTING)
     found = machines.function(np.array([[0.0, 5.0, 0.0], [0.0, 0.0, 0.0]]))
     assert found[0] == found[1]  # the other round's message has no effect
     lonely = law._replace(shift=law.shift[:1], columns=columns[:1], middle=np.zeros(1), covariance=np.eye(1))
-    assert differences("d", lonely, over_rounds, COUNTING) is None
+    assert differences("d", lonely, same_sender, COUNTING) is None
 
 
 def test_what_may_be_compared():
     message = Column("message", 1, 3, 0)
-    assert over_rounds(message, message._replace(round=2))
-    assert not over_rounds(message, message._replace(round=2, machine=1))
-    assert not over_rounds(message, message)
-    assert over_machines(message, message._replace(machine=1))
-    assert not over_machines(message, message._replace(machine=1, round=2))
-    assert not over_machines(Column("step", 1), Column("step", 1))
+    assert same_sender(message, message._replace(round=2))
+    assert not same_sender(message, message._replace(round=2, machine=1))
+    assert not same_sender(message, message)
+    assert same_round(message, message._replace(machine=1))
+    assert not same_round(message, message._replace(machine=1, round=2))
+    assert not same_round(Column("step", 1), Column("step", 1))
 
 
 def test_no_score_looks_into_the_memory_at_two_rounds():
@@ -150,8 +150,8 @@ def test_no_score_looks_into_the_memory_at_two_rounds():
 
 def test_memory_at_several_rounds_is_what_a_score_without_the_rule_would_take():
     law = random_law(2, kinds=(Column("memory", 1), Column("memory", 2)))
-    assert not over_rounds(*law.columns)
-    assert differences("d", law, over_rounds, COUNTING) is None
+    assert not same_sender(*law.columns)
+    assert differences("d", law, same_sender, COUNTING) is None
 
 
 # ---- the discriminant

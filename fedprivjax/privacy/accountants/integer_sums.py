@@ -43,13 +43,16 @@ class Norms(NamedTuple):
 def rounded_norm(norm: Any, beta: float, dimension: int) -> Any:
     """Return a bound on the L2 norm of a vector after each coordinate was randomly rounded to an integer.
 
-    The vector has D = `dimension` coordinates and a norm of at most c = `norm`. A coordinate is rounded up or down at
-    random, with the right mean. The norm then exceeds the bound with probability at most β = `beta`. The bound is
-    `min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))`, Theorem 1 of Kairouz, Liu & Steinke 2021.
+    Each coordinate is rounded up or down at random, such that its mean does not change. For a vector of D coordinates
+    and norm at most c, the bound is
+
+        min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))
+
+    The norm exceeds it with probability at most β (Kairouz, Liu & Steinke 2021, Theorem 1).
 
     Args:
-        norm: c, bound on the L2 norm before rounding, if the integers are 1 apart; may be traced.
-        beta: β in [0, 1). 0 gives the bound c + √D, which is never exceeded.
+        norm: c, bound on the L2 norm before rounding. It is a number, or a traced array.
+        beta: β in [0, 1). If it is 0, the bound is c + √D, which is never exceeded.
         dimension: D, number of coordinates.
 
     >>> rounded_norm(10.0, 0.0, 16), round(rounded_norm(10.0, BETA, 16), 3)

@@ -102,18 +102,20 @@ def round_profile(noise_multiplier: float, machines: int, least: float) -> tuple
 
 
 def shuffling(epsilon: float, failure: float, per_round: int, records: int = 1) -> float:
-    """Return ε₁ of a round's messages behind a shuffler, each of which alone is (ε₀, δ₀)-DP; inf if unknown.
+    """Return ε₁ of a round's shuffled messages, each of which alone is (ε₀, δ₀)-DP; inf if unknown.
 
-    This is the closed form of a theorem. It applies if `n·ε₀ ≤ ln(M/(16·ln(2/δ')))`. Otherwise the result is inf. The δ
-    of the shuffled messages is δ' plus a term from δ₀, which the theorem adds.
+        ε₁ = ln(1 + tanh(ε₀/2)·(8·√(e^{n·ε₀}·ln(4/δ')/M) + 8·e^{n·ε₀}/M))
+
+    This holds if `n·ε₀ ≤ ln(M/(16·ln(2/δ')))`. Otherwise the result is inf. The shuffled messages are (ε₁, δ₁)-DP with
+    `δ₁ = δ' + (e^{ε₁} + 1)·2·M·n·e^{(n−1)·ε₀}·δ₀`. This function does not compute δ₁.
 
     Args:
-        epsilon: ε₀, privacy of one message.
-        failure: δ', part of the result's δ.
+        epsilon: ε₀ of one message, for replacing one record.
+        failure: δ' in (0, 1), which can be chosen freely. A smaller δ' gives a larger ε₁.
         per_round: M, number of messages of the round.
-        records: n, number of records that one message depends on.
+        records: n, number of records on which one message depends.
 
-    Source: Feldman, McMillan & Talwar 2021, Theorem 3.8.
+    Source: Lowy & Razaviyayn 2023, Theorem F.2, after Feldman, McMillan & Talwar 2021, Theorem 3.8.
 
     >>> shuffling(0.5, 1e-6, 10**6) < 0.02
     True

@@ -134,20 +134,20 @@ def _least(tails: Tails, ratio: Callable[[int], float], delta: float, places: ra
 class BinomialSums(RecordAccountant):
     """Accountant of private sums over users behind a shuffler, who send their vectors as single bits.
 
-    A user rounds each coordinate of a vector to an integer, sends the integer as bits, and adds random bits to them.
-    The server sees only the sum of all bits. The random bits are binomial noise in this sum. Methods of this class take
-    a "ratio": the standard deviation of one user's noise, divided by the largest change of the sum if one record is
-    replaced. Their arguments `records` and `batch` have no effect, because a user has one record.
+    A user randomly rounds each coordinate of a vector to an integer, sends the integer as bits, and adds random bits to
+    them. The server sees only the sum of all bits. The random bits are binomial noise in this sum. A user has one
+    record, so the arguments `records` and `batch` of this class's methods have no effect.
 
     Attributes:
-        users: number n of users in one sum who follow the protocol.
-        dimension: number d of coordinates of a vector.
-        levels: number g of steps into which the range of a coordinate is divided, for rounding.
-        rounding: "averaged", "coupled" or "independent": how the effect of random rounding on privacy is bounded.
-        accounting: "exact" for a proved ε. "gaussian-limit" for the ε of Gaussian noise with the same variance, which
-            is not proved. "paper" for the paper's claim, composed by its own rule. If the standard deviation of the
-            noise is above g, "gaussian-limit" differs by about one percent from the exact ε of a change in a single
-            direction.
+        users: n, number of users in one sum who follow the protocol.
+        dimension: d, number of coordinates of a vector.
+        levels: g, number of steps into which the range of a coordinate is divided, for rounding.
+        rounding: bound on the effect of random rounding on ε. If a record is replaced, the vector changes by at most g
+            steps in L2 norm before rounding. "coupled" takes g + √d for this norm after rounding, "independent" takes
+            g + 2√d. "averaged" averages over the rounding, which has the effect of a norm of about √(g² + d/4). All
+            three are valid, and "averaged" gives the smallest ε.
+        accounting: "exact" for a proved upper bound on ε. "gaussian-limit" for the ε of Gaussian noise with the same
+            variance, an approximation without proof. "paper" for the ε claimed by Cheu et al. 2022.
     """
 
     users: int
@@ -167,10 +167,11 @@ class BinomialSums(RecordAccountant):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
     def accounted(self, ratio: float) -> float:
-        """Return the ratio of noise to sensitivity for which privacy is accounted: the given ratio.
+        """Return `ratio` unchanged. Other accountants may return a smaller ratio, for which ε is computed instead.
 
-        The ratio of this class is the standard deviation of one user's noise, divided by the largest change of a sum by
-        one record. `epsilon` takes into account that the noise consists of a whole number of bits.
+        Args:
+            ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
+                replaced.
         """
         return ratio
 
@@ -227,10 +228,17 @@ class BinomialSums(RecordAccountant):
         return search_min_noise(epsilon_of, epsilon, widened * sqrt(releases / self.users) / gdp.mu(epsilon, delta))
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """Return two columns of a table: the ε of this accountant, and the ε that a trusted server could reach.
+        """Return two values of ε at δ as the columns of a table, by name.
 
-        The second ε is for Gaussian noise of the same variance, which a trusted server adds to the sum without
-        rounding.
+        The column "ε (at most)" is the result of `epsilon`. The column "ε of a trusted server's Gaussian" is for
+        another mechanism: a trusted server adds Gaussian noise of the same variance to the sum, without rounding.
+
+        Args:
+            ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
+                replaced.
+            records, batch: not used.
+            releases: number of released sums.
+            delta: δ in (0, 1).
         """
         ours = self.epsilon(ratio, records, batch, releases, delta=delta)
         mu = inf if ratio == 0 else sqrt(releases / self.users) / accounted(ratio)
@@ -249,11 +257,13 @@ class BinomialSums(RecordAccountant):
     def accountant_results(
         self, ratio: float, records: int, batch: int, releases: int, *, delta: float
     ) -> tuple[AccountantResult, ...]:
-        """Return a lower bound on ε at δ, and the proved ε if `accounting` is not "exact".
+        """Return further bounds on ε at δ, with which the result of `epsilon` can be compared.
 
-        The results check `epsilon`. The lower bound is the exact ε of one possible change: a record that moves from one
-        end of the range to the other in one coordinate. It is computed from binomial tail probabilities of the total of
-        all released sums. For vectors of one coordinate that are released once, it is ε itself.
+        * Always a lower bound: the exact ε for a record that moves from one end of the range to the other in one
+          coordinate. If vectors have one coordinate and are released once, no other change has a larger ε.
+        * If `accounting` is "gaussian-limit" or "paper", also a proved upper bound: the ε with `accounting` "exact".
+
+        A bound is left out if its computation would take too long. If `ratio` is 0 or infinite, the result is empty.
 
         Args:
             ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is

@@ -45,17 +45,16 @@ class Bits(NamedTuple):
 
 
 def bits(ratio: float, levels: int) -> Bits:
-    """Return the parameters of a user's message with the fewest random bits whose noise has standard deviation s.
+    """Return the smallest number of random bits that give a user's noise the standard deviation s, as `Bits`.
 
-    A user sends a number as bits and adds q random bits, each of which is 1 with probability p. The standard deviation
-    is s = `ratio`·`levels`, in units of one bit. Then
+    A user sends a number as `levels` bits, and adds q random bits, each of which is 1 with probability p. The number of
+    ones among the random bits is the noise. With s = `ratio`·`levels`, the result has
 
-        q = ⌈4s²⌉,   p = (1 − √(1 − 4s²/q))/2,   so q·p·(1−p) = s²
+        q = ⌈4s²⌉,   p = (1 − √(1 − 4s²/q))/2,   so that the noise variance is q·p·(1−p) = s²
 
     Args:
-        ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
-            replaced; positive.
-        levels: this largest change in bits, at least 1.
+        ratio: standard deviation of one user's noise, divided by `levels`; positive.
+        levels: g, largest change of the sum of all users' bits if one user's record is replaced; at least 1.
 
     Source: derived for this implementation.
 
