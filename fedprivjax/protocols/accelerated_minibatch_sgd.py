@@ -220,12 +220,13 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
     acceleration.
 
     Attributes:
-        epsilon: target ε of every machine at the run's δ, or a list with one ε for each machine; inf is non-private.
+        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
         noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
             (instead of `epsilon`).
-        step_size: 1/v, where round r of a stage, counted from 1, takes a step of size r/(2v). Default: the value of the
-            theory in each stage. It is a rule of thumb without a theorem if the clip is below the Lipschitz constant
-            and neither `strong_convexity` nor `variance` is given. The rule limits how far noise moves the output.
+        step_size: number s. Round r of a stage, counted from 1, takes a step of size r·s/2, or a shorter one if
+            `strong_convexity` is positive or the loss is regularised. Default: the theory's value in each stage. If the
+            clip is below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the default is
+            a rule of thumb without a theorem.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
@@ -239,8 +240,9 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
-            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
+            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
+            Leave it out if `epsilon` is a list.
         form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with the initial
             parameters w_0. "multistage" has stages that each halve the excess loss of a strongly convex loss.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
@@ -250,11 +252,15 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         gap: bound on the initial excess loss, for the form "multistage". None is the Lipschitz constant times D.
         variance: V², bound on the mean squared error of a round's mean gradient. None is the variance of the noise plus
             a bound on the variance from sampling records and machines.
-        printed: True takes, in the form "multistage", the values v printed in the paper, which do not minimise the
-            error bound of a stage.
+        printed: True takes, in the form "multistage", the default step sizes printed in the paper, which do not
+            minimise the error bound of a stage.
         server: optax transformation or schedule that replaces the server's plain step. It needs the form "plain" and no
             `strong_convexity`. With it, there is no default step and no error bound.
-        schedule: stage of every round and its number in that stage, with v; set by `calibrate`.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
+            everything that machines send.
+        schedule: number of every round in its stage, with 1/s and the start of a stage; set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
     silos, ISRL-DP), or for adding or removing one.

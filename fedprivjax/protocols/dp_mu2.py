@@ -199,29 +199,32 @@ class DPMu2(MessageSettings):
         mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
-            `noise_schedule` says which relative noise each message has.
-        step_size: η, step size of the server. Default: the theory's step. With it, the noise accumulated in x_T has the
-            diameter of the constraint set as its norm. If a clip is set, the default is a rule of thumb without a
-            theorem: the norm is then an estimate of how far noise may move an iterate without dominating it
-            (`fedprivjax.method.default_steps.gathered_reach`).
+            Relative noise follows from `noise_schedule`.
+        step_size: η, step size of the server. Default: the theory's step (`fedprivjax.theory.reshef_levy.step_size`),
+            at which noise moves x_T by about the diameter of the constraint set. If a clip is set, no theorem holds.
+            The default is then a similar rule of thumb (`fedprivjax.method.default_steps.gathered_reach`).
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of s that each machine enforces by clipping. None relies on the theory's bound G +
             2LD, for the problem's Lipschitz constant G, smoothness L and diameter D.
         trust: "none" if every message is public, so that machines add the noise. "server" if only the points x_t are
             public, and a trusted server adds the noise.
-        noise_schedule: how the noise differs between a machine's messages, a key of
-            `fedprivjax.noise.chooser.NOISE_SCHEDULES`. It gives each message k a relative noise r_k. Other values
-            correlate the noises of the messages by a matrix: "toeplitz", "optimal", {"toeplitz": p}, or any `SumFactor`
-            (`fedprivjax.noise.message_factors`). A lower triangular matrix with columns of norm at most 1 is also
-            allowed, and so is an object whose `materialize(messages)` returns one.
-        relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
-            means equal μ. It needs trust = "none".
-        cancel: True cancels the noise of a machine's previous message in its next one. With False, the noises of a
-            machine's messages accumulate in the sum. This is an ablation of the papers, for trust = "none" only.
+        noise_schedule: noise of a machine's messages. A key of `fedprivjax.noise.chooser.NOISE_SCHEDULES` gives message
+            k of a machine the relative noise r_k. Other values correlate the noises of a machine's messages by a
+            matrix: "toeplitz", "optimal", {"toeplitz": p}, any `SumFactor` (`fedprivjax.noise.message_factors`), a
+            lower triangular matrix with columns of norm at most 1, or an object whose `materialize(messages)` returns
+            such a matrix.
+        relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
+            the target μ. None gives all machines the target μ. It needs trust = "none".
+        cancel: True if a machine subtracts the noise of its previous message from its next one, so that noise does not
+            accumulate in q̃_t. False is an ablation of the papers without this subtraction, for trust = "none" only.
         batch: K, number of records in a message. The message is the mean of their vectors s, each clipped separately. A
             machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
         server: optax transformation or schedule for steps along q̃_t instead of the plain step, such as `optax.adam`.
             With it, there is no default step and no error bound.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model `trust`.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, with μ = (2S/(K·noise_std))·√Σ_k 1/r_k². The sum is
     over the machine's messages k, and r_k is the relative noise of message k. S bounds the norm of s: it is C, or G +

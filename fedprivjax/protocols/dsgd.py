@@ -33,15 +33,16 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
     DECOR (Allouah et al. 2024).
 
     Attributes:
-        epsilon: target ε of every machine at the run's δ, or a list with one ε for each machine; inf is non-private.
+        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
         noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
             (instead of `epsilon`).
         step_size: η, step size. It must be given.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
-            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
+            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
+            Leave it out if `epsilon` is a list.
         batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
         sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
             its batch.
@@ -52,15 +53,17 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        calibrate_to: rule that computes the noise from a target, a key of `fedprivjax.privacy.target.CALIBRATIONS`.
-        adversary: adversary against whom the guarantee holds. None is the adversary of the trust model.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
+            everything that machines send.
         mixing: weights with which machines average with their neighbours: a graph, a matrix of weights, or a list of
-            them for consecutive rounds. Graphs are, for example, "ring", "complete" and a networkx graph. `Gossip`
+            these for consecutive rounds. Graphs are, for example, "ring", "complete" and a networkx graph. `Gossip`
             lists all.
         noise_schedule: "independent", or a `Pairwise` that adds, besides independent noise, noise that neighbours
             share.
-        server: optax transformation or schedule with which every machine takes its own step, or None for the plain
-            step. (There is no server. The name is the one that other methods use for this setting.)
+        server: optax transformation or schedule for the steps of every machine, or None for plain steps. The setting
+            has this name in all methods, although there is no server here.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
     one (`relation`). Averaging is post-processing.

@@ -129,9 +129,9 @@ class FedAvg(Protocol):
         mu: target μ of Gaussian DP; inf is non-private. A private run needs exactly one of `mu`, `epsilon` and
             `noise_std`, a run without `unit` none of them.
         epsilon: target ε at the run's δ; inf is non-private.
-        noise_std: standard deviation per coordinate of the noise: in a local step's mean gradient with unit = "record",
-            in the mean update with a trusted server, or in a machine's update without one. With an `AdaptiveClip`, it
-            is a noise multiplier, in units of the clip.
+        noise_std: standard deviation per coordinate of the noise. With unit = "record", this is the noise in the mean
+            gradient of a local step. With unit = "machine", it is the noise in the mean update with a trusted server,
+            and in a machine's update without one. With an `AdaptiveClip`, it is given in units of the clip.
         step_size: η, step size of the local steps. Required unless the optimiser `local` has its own.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to
@@ -144,8 +144,9 @@ class FedAvg(Protocol):
         server_step: learning rate of the optimiser `server`, required unless `server` has its own. It is a number, or
             an optax schedule: a function of the round, counted from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
         local: optax transformation or schedule that replaces the plain local step, such as `ServerOptimizer("sgd",
-            momentum=0.9)`. Its gradient is g_k + ρ·(v − w_r), and its state is reset in every round. A local step is η
-            times its update at learning rate 1. If it has its own learning rate, leave out `step_size`.
+            momentum=0.9)`. Its gradient is g_k + ρ·(v − w_r), and its state is reset in every round. If the
+            transformation has no learning rate of its own, its learning rate is `step_size`. If it has one, such as
+            `optax.adam(0.1)`, leave out `step_size`.
         local_epochs: number of passes over a machine's records in a round. Give either this number or `local_steps`.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
             each machine (partial work). These numbers are public, and must not depend on the data.
@@ -160,18 +161,28 @@ class FedAvg(Protocol):
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
             unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record", it
             needs Poisson samples of a public `rate`.
-        noise_schedule: correlation of a trusted server's noise over rounds, with unit = "machine". "independent" is
-            fresh noise in every round. "tree" is the noise of a binary tree over the rounds, and {"tree": r} that of
-            trees that restart every r rounds. "toeplitz" is a banded matrix, and "optimal" a matrix fitted to the
-            participation schedule. Other matrices are objects, such as `Banded`, `BLT`, and `AnySchedule`, or a lower
-            triangular matrix F with one row per round, or an object whose `materialize(rounds)` returns F. With F, the
-            server releases F·x plus independent noise of standard deviation `noise_std`, where x are the rounds' mean
-            updates. With a name, the first mean update has noise of exactly this standard deviation. With trust =
-            "none", a `Pairwise` adds noise that machines share.
+        noise_schedule: correlation of the noise over rounds, with unit = "machine". One of:
+
+            * "independent": independent noise in every round.
+            * "tree": noise of a binary tree over the rounds. {"tree": r}: trees that restart every r rounds.
+            * "toeplitz": noise correlated by a banded Toeplitz matrix. "optimal": by a matrix that is fitted to the
+              participation schedule.
+            * An object such as `Banded`, `BLT` or `AnySchedule`.
+            * A lower triangular matrix F with one row per round, or an object whose `materialize(rounds)` returns F.
+              The server releases F·x plus independent noise of standard deviation `noise_std`. Row t of x is the mean
+              update of round t.
+            * A `Pairwise`, for trust = "none": machines add independent noise, and noise that they share.
+
+            All but the first and the last need trust = "server". With "tree", "toeplitz" or "optimal", `noise_std` is
+            the standard deviation of the noise in the mean update of the first round.
         window: number of last iterates whose mean is reported.
         encoder: `Encoder` that compresses messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is
             added before encoding. A trusted server clips encoded messages to the encoder's norm bound, and calibrates
             its noise to this bound.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model `trust`.
 
     If machines take unequal numbers of local steps, a round's participants are divided into at most four classes of
     similar numbers. All machines of a class are computed for as many steps as its longest one needs. The cost
@@ -287,7 +298,7 @@ class FedAvg(Protocol):
     def traced(self):
         """Copy in which settings that only the host reads are set to fixed values.
 
-        Compiled programs receive this copy. A schedule of learning rates is left out, because its values are stored as
-        numbers.
+        Compiled programs receive this copy. If `server_step` is a schedule, it is None in the copy, and the programs
+        receive an array of its values in all rounds instead.
         """
         return replace(super().traced, server_step=None) if callable(self.server_step) else super().traced

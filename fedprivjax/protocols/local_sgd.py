@@ -139,7 +139,7 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
     last points. The method is the baseline of Lowy & Razaviyayn 2023.
 
     Attributes:
-        epsilon: target ε of every machine at the run's δ, or a list with one ε for each machine; inf is non-private.
+        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
         noise_std: σ, standard deviation per coordinate of the noise in a local step of the machine with the largest
             noise (instead of `epsilon`).
         step_size: η, step size of the local steps. No theorem gives a step size with noise. It must be given, unless
@@ -151,8 +151,9 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             local step as a release of one record, so R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
-            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
+            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
+            Leave it out if `epsilon` is a list.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
@@ -161,10 +162,13 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         server: optax transformation or schedule for the server's step, with w_r minus the mean of the last points as
             its gradient. Momentum gives FedAvgM, and Adam gives FedAdam (Reddi et al. 2021). None takes the mean of the
             last points.
-        server_step: learning rate of `server`, required with it unless it has its own. `step_size` is the step size of
-            the local steps only.
-        local: optax transformation or schedule that replaces the plain local step, or None. It has no default step
-            size.
+        server_step: learning rate of the optimiser `server`. It must be given unless `server` has its own. `step_size`
+            is the step size of the local steps only.
+        local: optax transformation or schedule that replaces the plain local step, or None for the plain step. With it,
+            `step_size` has no default.
+        calibrate_to: "rule" computes the noise by `noise_rule`, as if every machine took part in every round. "plan"
+            computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds. None is an adversary who sees every local step.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if an adversary saw every local step.
     A message is post-processing of the steps. For linear losses, stronger guarantees are known.
@@ -210,8 +214,8 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
     def traced(self):
         """Copy in which settings that only the host reads are set to fixed values.
 
-        Compiled programs receive this copy. A schedule of learning rates is left out, because its values are stored as
-        numbers.
+        Compiled programs receive this copy. If `server_step` is a schedule, it is None in the copy, and the programs
+        receive an array of its values in all rounds instead.
         """
         return replace(super().traced, server_step=None) if callable(self.server_step) else super().traced
 

@@ -258,25 +258,21 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
     method is Algorithm 1 of Lowy & Razaviyayn 2023, and Algorithm 3 with a shuffler.
 
     Attributes:
-        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine. By
-            default, the noise is computed for a machine that takes part in every round, while the guarantee counts the
-            rounds in which a machine takes part. If machines differ, for example in their numbers of records, the
-            formula of `noise_rule` gives the proportions of their noises.
-        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to `epsilon`.
-            Each machine gets exactly the noise that its ε needs. A list as `epsilon` has the same effect, but a sweep
-            cannot scale it. Not possible with a shuffler.
+        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
+        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
+            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
+            Leave it out if `epsilon` is a list, or with a shuffler.
         noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
             (instead of `epsilon`).
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, step size of the server. The default depends on the run:
+        step_size: η, step size of the server. The default is the first of these that applies:
 
-            * With noise, it is the step of Theorem 2.1, which bounds the excess loss on new records.
-            * Without noise, it is 1/β for smoothness β if every round uses all records of all machines. Otherwise, it
-              minimises the bound of Lemma E.4 on the excess training loss.
-            * With a clip below the Lipschitz constant, no theorem holds. The step is then the rule of thumb of
-              `NoisySGD` for clipped gradients, with σ²/M as the noise variance of the mean. It is √3 times as long
-              without a `window`, and up to twice as long if messages use all records.
-            * With a positive `strong_convexity`, it is always the step of the theorem for strongly convex losses.
+            * With a positive `strong_convexity`: the step of the theorem for strongly convex losses.
+            * With a clip below the Lipschitz constant: a rule of thumb without a theorem
+              (`fedprivjax.method.default_steps.plain_clipped_step`).
+            * With noise: the step of Theorem 2.1, which bounds the excess loss on new records.
+            * If every round uses all records of all machines: 1/β, for smoothness β.
+            * Otherwise: the step that minimises the bound of Lemma E.4 on the excess training loss.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown. If it is positive, it determines the
@@ -296,6 +292,10 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
         window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean above.
         server: optax transformation or schedule that replaces the server's plain step, such as `optax.adam`. Not
             possible with `strong_convexity`, because the weights of the reported mean then assume plain steps.
+        calibrate_to: "rule" computes the noise by `noise_rule`, as if every machine took part in every round. "plan"
+            computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model `trust`.
 
     Weights of machines, their Lipschitz constants, and the distance to the optimum are settings of the problem.
 

@@ -262,25 +262,28 @@ class NoisySGD(MessageSettings):
         noise_std: standard deviation per coordinate of the noise in a message, or in the mean with a trusted server
             (instead of `mu`).
         step_size: step size of the server. Default: D/√(T·(G² + d·σ²)), for the diameter D of the constraint set,
-            Lipschitz constant G, d parameters, and noise of standard deviation σ in the mean gradient. If gradients are
-            clipped to C < G, it is a rule of thumb without a theorem: 1/√(T·(C²/D² + d·σ²/D_z²)), and at most D_z/C. In
-            this rule, D is the largest distance of a point of the set from the start. D_z = min(D, √d·G/L), for
-            smoothness L, is the distance that noise may move a run. With `average`, the rule's step is √3 times as
-            long.
+            Lipschitz constant G, d parameters, and noise of standard deviation σ per coordinate in the mean gradient.
+            If gradients are clipped to C < G, the default is a rule of thumb without a theorem
+            (`fedprivjax.method.default_steps.plain_clipped_step`).
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         trust: "none" if every message is public, so that machines add the noise. "server" for a trusted server that
             adds it.
-        relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
-            means equal μ. It needs trust = "none".
+        relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
+            the target μ. None gives all machines the target μ. It needs trust = "none".
         batch: K, number of records in a message. The message is the mean of their gradients, each clipped separately. A
             machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
         average: True to report the running average of the iterates instead of the last one. Metrics evaluate both.
         server: optax transformation or schedule that replaces the server's plain step: `optax.adam`, its name "adam",
-            `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. Its learning rate is the step size. The
-            default step size is scaled such that a run along a constant direction moves as far as with plain steps. If
-            the optimiser has its own learning rate, leave out `step_size`.
+            `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. If the optimiser has no learning rate of
+            its own, such as `optax.adam`, its learning rate is `step_size`. The default step size then makes it move as
+            far along a constant direction as plain steps. If it has one, such as `optax.adam(0.1)`, leave out
+            `step_size`.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model `trust`.
 
     **Privacy**: μ-GDP for replacing one record, with μ = 2G/(K·noise_std), or 2G/(K·m·noise_std) with a trusted server.
     C replaces G if a clip is set. A record affects one message, and everything else is post-processing.

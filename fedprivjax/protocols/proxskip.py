@@ -65,7 +65,13 @@ class ProxSkip(LocalAlgorithm):
         return SkipState(public.start, zeros(public.start), jnp.float32(1 / public.machines))
 
     def sends(self, server: SkipState) -> Any:
-        """Return what the server sends to the machines of a round: its point w_r, and c, the mean of all c_i."""
+        """Return what the server sends to machines: its point w_r, and its vector c.
+
+        Machine i keeps a vector c_i that corrects its local steps. c is the mean of these vectors over all machines.
+
+        Args:
+            server: state of the server.
+        """
         return server.w, server.control
 
     def own(self, public: Public) -> Any:

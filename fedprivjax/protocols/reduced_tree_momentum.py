@@ -73,38 +73,49 @@ class ReducedTreeMomentum(MomentumProtocol):
     Attributes:
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: σ, standard deviation of the noise of those nodes of the first tree (gradients at anchors) that end
-            in the first two epochs. The other groups of nodes have the noises σ times `stds`.
+        noise_std: σ, standard deviation per coordinate of the noise of those nodes of the first tree (gradients at
+            anchors) that end in the first two epochs. The noise of other nodes is σ times a number in `stds`.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, length of every step. Default: 1/√(N·T) of Theorem 9, for T rounds. For clipped gradients in a
-            bounded set, it is the smaller of `TreeMomentum`'s default and C/(8NL), with smoothness L. This has no
-            theorem.
+        step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 9). If gradients are clipped below
+            the Lipschitz constant, and the constraint set is bounded, the default is a rule of thumb without a theorem:
+            the smaller of `TreeMomentum`'s default and C/(8NL), for smoothness L.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
             requires.
-        reset_rate: γ, in [0, 1], weight with which the gradient at a new anchor enters. With weight 1 − γ, the gradient
-            at the previous anchor plus the difference of both takes its place. None is η·N, at most 1/2.
+        reset_rate: γ in [0, 1]. The momentum uses two noisy estimates of the gradient at a new anchor. The first is the
+            gradient itself, from the first tree; it has weight γ. The second is the estimate at the previous anchor
+            plus the difference, from the second tree; it has weight 1 − γ. None is η·N, at most 1/2.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         batch: K, number of a machine's records in a round. It must divide the number of its records.
         sampler: "cyclic", the only order of records for which the method is exact.
-        allocation: how noise is divided between the groups of nodes, a key of
-            `fedprivjax.noise.factors.reduced.ALLOCATIONS`.
+        allocation: division of the noise between the trees. "optimal" gives the smallest noise in the momentum at the
+            target privacy, "paper" is the division of the paper.
         noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is the
             noise of Theorem 8.
         trust: "server" for one set of trees for the mean, or "none" for one set of trees per machine.
-        relative_privacy: relative μ of the machines in any unit, one number each, for trust = "none" only. The largest
-            corresponds to the target.
-        stds: noise of each group of nodes divided by σ; set by `calibrate`.
+        relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
+            proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model `trust`.
+        stds: noise of the nodes divided by σ, for each of five groups of nodes with equal noise; set by `calibrate`.
         epoch: N; set by `calibrate`.
-        slack: rounding error of the length of a step, plus the distance from the initial parameters to their
-            projection. Bounds on distances between points include it. Set by `calibrate`.
+        slack: allowance for the rounding of points, which is added to bounds on their distances; set by `calibrate`.
 
-    **Privacy**: μ-GDP for replacing one record, with μ² = max over records of Σ over nodes (s/τ)². Here τ is the noise
-    of a node, and s is the largest change of the node's sum by the record. It is the sum of (α/K)·(1−α)^k·a over those
-    rounds of the node that use the record, where k is the number of rounds from there to the node's end. The factor a
-    is 2C for anchors, 2·min(ηNL, 2C) for differences, and 2·min(ηpL, 2C) for residuals, p rounds after the anchor. With
-    a trusted server, s is divided by the number of machines. The bounds require steps of length η, so the method has no
-    optimiser `server`.
+    **Privacy**: μ-GDP for replacing one record, with μ² = Σ (s/τ)² for the worst record. The sum is over all nodes of
+    the three trees. τ is the standard deviation of a node's noise. s bounds the change of the node by the record: it is
+    the sum of a·(α/K)·(1−α)^k over those rounds of the node that use the record. Here, k is the number of rounds from
+    such a round to the node's last round. For a loss with smoothness L, the number a is:
+
+    * anchors: 2C.
+    * differences: 2·min(ηNL, 2C).
+    * residuals: 2·min(ηpL, 2C) in the round that is p rounds after the anchor of its epoch.
+
+    With a trusted server, s is divided by the number of machines. Without a clip, C is the Lipschitz constant.
+
+    Raises:
+        Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.
     """
 
     reset_rate: Any = struct.field(default=None, metadata={"small": of_short_epochs})

@@ -49,13 +49,14 @@ class StagedState(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Facts of one round of a run in stages.
+    """Algorithm and settings of one round of a run in stages.
 
     Attributes:
-        steps: algorithm of the round's stage, with the values that `planned` set for its number of rounds.
+        steps: algorithm of the stage to which the round belongs. If its settings depend on the number of rounds, they
+            are those for the number of rounds of the stage.
         t: number of the round within its stage, from 1.
-        scale: factor on the step size in the stage.
-        strength: λ, strength of the regulariser in the stage. None without a regulariser.
+        scale: factor by which the run's step size is multiplied in the stage.
+        strength: λ, strength of the regulariser in the stage. None means no regulariser.
     """
 
     steps: Any
@@ -152,13 +153,14 @@ class Staged(Algorithm):
             raise Refusal(f"rounds must be at least {2 ** (len(lengths) - 1)} for {len(lengths)} stages, got {rounds}")
 
     def planned(self, rounds: int, step: float) -> Any:
-        """Return a copy with the first round of each stage, and with the algorithm of each stage.
+        """Return a copy whose fields `begins` and `each` are set for a run with this number of rounds.
 
-        Each stage's algorithm is planned for its own number of rounds and step size.
+        `begins` has the number of rounds before each stage. `each` has the algorithm of each stage: a copy of `steps`
+        that is prepared, by its method `planned`, for the number of rounds and the step size of the stage.
 
         Args:
             rounds: number of rounds of the run.
-            step: step size of the run, before it is multiplied by `scales`.
+            step: step size of the run. The step size of a stage is `step` times the stage's factor in `scales`.
         """
         lengths = stage_rounds(self.rounds, rounds)
         scales = self.scales if isinstance(self.scales, tuple) else (self.scales,) * len(lengths)

@@ -47,9 +47,9 @@ class TreeMomentum(MomentumProtocol):
 
     Machines go through their own records in epochs of N rounds. With g_t the mean gradient of round t, the momentum is
     m_t = (1−α)·m_{t−1} + α·g_t. It is released with noise, as m̂_t. The noise is computed from the nodes of a binary
-    tree over rounds, so it grows only with log T in T rounds. The server takes steps of fixed length η along it:
-    w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖), with the projection Π onto the constraint set. It reports a uniformly random
-    iterate.
+    tree over rounds, so it grows only with log T in T rounds. The server takes the step
+    w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖), with step length η and the projection Π onto the constraint set. It reports a
+    uniformly random iterate.
 
     Attributes:
         mu: target μ of Gaussian DP; inf is non-private.
@@ -57,9 +57,9 @@ class TreeMomentum(MomentumProtocol):
         noise_std: σ, standard deviation per coordinate of the noise of one node of a tree. With the factor
             "independent", it is the standard deviation of the noise on α·g_t.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, length of every step. Default: 1/√(N·T), as in Theorem 6. For clipped gradients in a set of
-            diameter D, this is multiplied by min(D, 2·√d·G/L), for d parameters, Lipschitz constant G and smoothness L.
-            The latter has no theorem. If the momentum is 0, no step is taken.
+        step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). If gradients are clipped to
+            C < G, for the Lipschitz constant G, and the constraint set has a finite diameter D, the default is a rule
+            of thumb without a theorem: min(D, 2·√d·G/L)/√(N·T), for d parameters and smoothness L.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
@@ -71,21 +71,23 @@ class TreeMomentum(MomentumProtocol):
             noise of Theorem 4, from a bound on the number of nodes that contain a record.
         trust: "server" for one tree, whose noise is added to the momentum of the mean. "none" for one tree per machine;
             every machine then takes part in every round.
-        relative_privacy: relative μ of the machines in any unit, one number each, for trust = "none" only. The largest
-            corresponds to `mu`, and a machine's noise is inversely proportional to its number. A machine's actual μ may
-            be smaller than its share, because of the weight or the order of its records. It is never larger.
+        relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
+            proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
         factor: correlation of the noise over rounds. "tree" is one tree over all rounds, and {"tree": r} are trees that
             restart every r rounds. "sensitivity tree" makes the noise of a node proportional to a record's sensitivity
             in cyclic order. "independent" is fresh noise on every gradient. Any other correlation is given by a
             `Factor`.
         server: optax transformation or schedule that replaces the plain step, with m̂_t/‖m̂_t‖ as its gradient. None is
-            the plain step. With it, there is no default step and no error bound.
+            the plain step. With an optimiser, there is no default step and no error bound.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model `trust`.
         epoch: N; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²`. A node sums
     gradients of consecutive rounds, of which z is the last. The inner sum is over those rounds t of the node that use
-    the record. With a trusted server and M machines, C/(K·M) replaces C/K. Every node is a Gaussian mechanism, and
-    their composition is adaptive. Everything else is post-processing.
+    the record. With a trusted server and M machines, C/(K·M) replaces C/K. Without a clip, C is the Lipschitz constant.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

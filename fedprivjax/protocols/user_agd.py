@@ -125,30 +125,33 @@ class UserAGD(UserSettings):
         epsilon: target ε of every record, at the run's δ; inf is non-private.
         noise_std: σ, standard deviation per coordinate of the noise that one message contributes. In every trust model,
             the sum of n messages has noise of standard deviation σ·√n in each coordinate.
-        step_size: 1/(β + S), which determines the steps, for smoothness β and a number S that grows with the noise.
-            Default: the theory's value in every phase. It is a rule of thumb without a theorem if the clip is below the
-            Lipschitz constant and neither `strong_convexity` nor `variance` is given.
+        step_size: number s. Round t of a phase, counted from 1, takes a step of size (t+1)·s/2. Default: the theory's
+            s = 1/(β + S), for smoothness β and a number S ≥ 0 that grows with the noise (see `spread`). If the clip is
+            below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the default is instead
+            a rule of thumb without a theorem.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
             "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once.
-        levels: g, number of steps into which the range of a coordinate is divided, for rounding with trust =
-            "shuffler". Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with
-            accounting = "paper".
-        rounding: bound on how rounding enlarges the difference of two neighbouring records: "averaged", "coupled" or
-            "independent". "averaged" is the tightest and averages over the random rounding. "coupled" adds √d levels to
-            the norm of the difference, "independent" adds 2√d.
-        accounting: "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with the same variance (an
-            approximation without proof), or "paper" for the paper's claim.
-        honest: fraction of a round's users who are assumed to add their noise. The guarantee relies on them only.
-        relative_privacy: relative ε of the users in any unit, one number each, for trust = "none" only. The largest
-            corresponds to `epsilon`. Default: equal ε.
+        levels: g, number of steps into which the range of a coordinate is divided for rounding, for trust = "shuffler".
+            Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting =
+            "paper".
+        rounding: bound on the effect of random rounding on ε, for trust = "shuffler". If a record is replaced, a vector
+            changes by at most g steps in L2 norm before rounding. "coupled" takes g + √d for this norm after rounding,
+            "independent" takes g + 2√d. "averaged" averages over the rounding, which has the effect of a norm of about
+            √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
+        accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
+            the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
+        honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
+            counts the noise of these users only.
+        relative_privacy: one number for each user, proportional to its ε. The user with the largest number has the
+            target ε. None gives all users the target ε. It needs trust = "none".
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
         noises: each user's noise divided by the largest noise; set by `calibrate`.
         strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.
-        spread: rule for S: "optimal" minimises the explicit error bound, "paper" is the formula of the paper. The
-            function `fedprivjax.theory.cheu.agd_spread` computes both.
+        spread: rule for S in the default step size: "optimal" minimises the explicit error bound, "paper" is the
+            formula of the paper. The function `fedprivjax.theory.cheu.agd_spread` computes both.
         variance: bound on the mean squared error of a round's mean gradient. None is the error of noise, rounding and
             sampling.
         phases: number of phases. None is ⌈log₂ log₂ n⌉ for n users (`fedprivjax.theory.cheu.strong_phase_count`).
@@ -158,7 +161,11 @@ class UserAGD(UserSettings):
             0. With it, there is no default step and no error bound.
         sampling: False ignores the sampling error of batches in the choice of steps and batch sizes, which then depend
             on the noise alone. This suits records with a common optimum, where the sampling error vanishes.
-        schedule: phase of every round and its number in that phase, with β + S; set by `calibrate`.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model `trust`.
+        schedule: number of every round in its phase, with 1/s and the start of a phase; set by `calibrate`.
         strengths: smoothing strength of every round; set by `calibrate`.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. A record enters

@@ -31,27 +31,33 @@ class UserSGD(UserSettings):
         noise_std: σ, standard deviation per coordinate of the noise that one message contributes. In every trust model,
             the sum of n messages has noise of standard deviation σ·√n in each coordinate.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, step size. The default None is the theory's step. If the clip is below the Lipschitz constant, it
-            is a rule of thumb without a theorem, the same as for clipped gradients in `NoisySGD`.
+        step_size: η, step size. None is the theory's step. If the clip is below the Lipschitz constant, None is a rule
+            of thumb without a theorem (`fedprivjax.method.default_steps.plain_clipped_step`).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         trust: "shuffler" sums one-bit messages with binomial noise, whose senders a shuffler hides. "none" adds
             Gaussian noise to every message, and "server" to the sum. "pan-private" adds Gaussian noise to the sum at
             its start and at its end, because an intruder may read the server's memory once.
-        levels: g, number of steps into which the range of a coordinate is divided, for rounding with trust =
-            "shuffler". Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with
-            accounting = "paper".
-        rounding: bound on how rounding enlarges the difference of two neighbouring records: "averaged", "coupled" or
-            "independent". "averaged" is the tightest and averages over the random rounding. "coupled" adds √d levels to
-            the norm of the difference, "independent" adds 2√d.
-        accounting: "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with the same variance (an
-            approximation without proof), or "paper" for the paper's claim.
-        honest: fraction of a round's users who are assumed to add their noise. The guarantee relies on them only.
-        relative_privacy: relative ε of the users in any unit, one number each. The largest corresponds to `epsilon`.
-            Default: equal ε. It needs trust = "none", because in the other trust models one noise protects all users of
-            a round.
+        levels: g, number of steps into which the range of a coordinate is divided for rounding, for trust = "shuffler".
+            Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting =
+            "paper".
+        rounding: bound on the effect of random rounding on ε, for trust = "shuffler". If a record is replaced, a vector
+            changes by at most g steps in L2 norm before rounding. "coupled" takes g + √d for this norm after rounding,
+            "independent" takes g + 2√d. "averaged" averages over the rounding, which has the effect of a norm of about
+            √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
+        accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
+            the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
+        honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
+            counts the noise of these users only.
+        relative_privacy: one number for each user, proportional to its ε. The user with the largest number has the
+            target ε. None gives all users the target ε. It needs trust = "none", because in the other trust models one
+            noise protects all users of a round.
         server: optax transformation or schedule that replaces the server's plain step, such as `optax.adam`. With it,
             there is no default step and no error bound.
+        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
+            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
+            model `trust`.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
         noises: each user's noise divided by the largest noise, `noise_std`; set by `calibrate`.
 
@@ -62,8 +68,8 @@ class UserSGD(UserSettings):
     one message in each round that uses it.
 
     Raises:
-        Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or a setting of bits is given
-            without trust = "shuffler".
+        Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or one of `levels`, `rounding`,
+            `accounting` and `honest` is given without trust = "shuffler".
 
     >>> from fedprivjax import Ball, OnePass, datasets, from_dataset, ready
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
