@@ -116,33 +116,21 @@ def anytime_bound(
     noise: ArrayLike,
     fresh: bool,
 ) -> AnytimeBound:
-    """Bound on the expected excess loss of DP-μ²-FL for any step size and any public participation schedule.
+    """Bound on the excess loss of DP-μ²-FL for any step size and any public participation schedule.
 
-    In round t, a machine sends an increment, `t·∇f(x_t) − (t−1)·∇f(x_{t−1})` for the loss f of a record. The server's
-    aggregate is the sum of the mean increments of all rounds. All machines' records must have the same distribution.
-    The bound is `total` of the result.
+    The bound is on the expectation. In round t of the method, each of m machines sends the increment
+    `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is the loss of one of its records. The server adds the mean increment to
+    its aggregate q_t, which also contains noise, and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`. The query
+    point x_t is the mean of the iterates w_1, …, w_t with the weights 1, …, t. The output is x_T. All machines' records
+    must have the same distribution.
 
-    In the formulas, η is `step`, T is `rounds`, m is `per_round`, R is `radius`, G is `lipschitz`, σ̃ is `deviation`,
-    and z_t is `noise` in round t. The error that sampled records cause in the server's aggregate of round t is
-    `e_t = σ̃·√(t/m)`.
+    With the symbols of the arguments and `e_t = σ̃·√(t/m)`, which bounds the error of q_t due to sampled records, the
+    bound is
 
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            if `fresh`
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]            otherwise
 
-    Proof:
-
-    * The output x_T is the mean of the iterates w_1, …, w_T with weights t. Its excess loss over the minimum w* of the
-      loss F is therefore at most `2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩` (anytime averaging).
-    * The server's aggregate is `q_t = t∇F(x_t) + U_t + Z_t`, with an error U_t of sampling and noise Z_t. Projected
-      steps have `Σ_t ⟨q_t, w_t − w*⟩ ≤ (2R)²/(2η) + (η/2)·Σ_t ‖q_t‖²`.
-    * U_t is the sum of the errors of t increments. Each error has mean 0 given the earlier ones, so that
-      `E‖U_t‖² ≤ e_t²`.
-    * Since U_t has mean 0, `E⟨U_t, w* − w_t⟩ = E⟨U_t, c − w_t⟩ ≤ R·e_t` for the centre c of the ball.
-    * The same holds for Z_t. If Z_t is independent of w_t, its inner product has mean 0, and Z_t only adds its square
-      to `E‖q_t‖²`.
-
-    If machines cancel their noise in a later round, the bound is loose: the proof ignores that most of Z_t is older
-    than w_t.
+    If machines cancel their noise in later rounds, the second bound holds but is loose.
 
     Args:
         step: η, step size.
@@ -150,17 +138,28 @@ def anytime_bound(
         per_round: m, number of machines in a round.
         radius: R, radius of a ball that contains the iterates.
         lipschitz: G, Lipschitz constant of the loss.
-        deviation: σ̃, root mean squared error of one increment. A bound on an increment's norm is an upper bound.
-        noise: z_t, root mean squared norm of the noise in the server's aggregate; one number, or one per round, shape
-            [rounds].
-        fresh: True if the noise of a round is independent of all earlier rounds, as with a trusted server or at full
+        deviation: σ̃, root mean squared L2 distance of an increment to its mean. If it is unknown, give a bound on the
+            norm of increments, such as `increment_bound`, which is at least as large.
+        noise: z_t, root mean squared L2 norm of the noise in q_t; one number, or one per round, shape [rounds].
+        fresh: True if the noise in q_t is independent of all earlier rounds, as with a trusted server or at full
             participation.
+
+    Returns:
+        An `AnytimeBound`. Its `total` is the bound.
 
     Source: derived here, after Reshef & Levy 2024 (anytime averaging: Cutkosky 2019).
 
     >>> anytime_bound(step=0.25, rounds=1, per_round=1, radius=1.0, lipschitz=2.0, deviation=0.0, noise=2.0, fresh=True)
     AnytimeBound(optimisation=8.5, sampling=0.0, noise=0.5)
     """
+    # Proof. The output x_T is the mean of w_1, …, w_T with weights t, so that its excess loss over the minimum w* of
+    # the loss F is at most 2/(T(T+1))·Σ_t ⟨t∇F(x_t), w_t − w*⟩ (anytime averaging). The server's aggregate is q_t =
+    # t∇F(x_t) + U_t + Z_t, with an error U_t of sampling and noise Z_t. Projected steps have Σ_t ⟨q_t, w_t − w*⟩ ≤
+    # (2R)²/(2η) + (η/2)·Σ_t ‖q_t‖². U_t is the sum of the errors of t increments. Each error has mean 0 given the
+    # earlier ones, so that E‖U_t‖² ≤ e_t². For the centre c of the ball, E⟨U_t, w* − w_t⟩ = E⟨U_t, c − w_t⟩ ≤ R·e_t,
+    # because U_t has mean 0. The same holds for Z_t. If Z_t is independent of w_t, its inner product has mean 0, and
+    # Z_t only adds its square to E‖q_t‖². The proof ignores that most of Z_t is older than w_t if machines cancel
+    # their noise.
     counts(rounds=rounds, per_round=per_round)
     step, radius = one(positive, "step", step), one(positive, "radius", radius)
     t = np.arange(1.0, rounds + 1)
@@ -188,37 +187,45 @@ def step_size(
     increment: ArrayLike,
     smoothness: ArrayLike | None,
 ) -> Any:
-    """Default step size of DP-μ²-FL, at which noise moves the last iterate by about the diameter of the constraint set.
+    """Default step size of DP-μ²-FL.
 
-    Without a trusted server, the noise schedule "independent" has no noise cancellation. The noise then accumulates in
-    the server's aggregate and again in the iterate. The step therefore has another form.
+    At this step size, the noise moves the last iterate by about the diameter of the constraint set.
+
+    Without a trusted server, a machine adds noise to each of its messages. Its next message subtracts this noise again,
+    except for the noise schedule "independent".
 
     Args:
         trust: "server" for a trusted server, or "none".
-        noise_schedule: how noise is divided over a machine's messages: "independent", "uniform", "proportional" or
-            "gap", or a sequence of numbers, one per message, which has the step of "uniform".
+        noise_schedule: how a machine divides its privacy budget over its messages.
+
+            * "uniform": equal noise in all messages;
+            * "proportional": the noise variance of its k-th message is proportional to k;
+            * "gap": the noise variance is inversely proportional to the number of rounds until its next message;
+            * "independent": equal noise in all messages, which is never subtracted;
+            * a sequence of numbers, the relative noise of its first, second, … message. Its step is that of "uniform".
         mu: μ, the GDP (Gaussian differential privacy) parameter of every machine, or inf for no privacy.
         machines: M, number of all machines.
         per_round: m, number of machines in a round; M at full participation.
         rounds: T, number of rounds.
         dimension: d, number of parameters.
         diameter: D, diameter of the constraint set.
-        increment: S, bound on the norm of an increment (`increment_bound`).
-        smoothness: L, smoothness of one record's loss, for a cap that keeps steps stable; or None to drop the cap, as
-            for clipped increments.
+        increment: S, bound on the norm of an increment (`increment_bound`), the vector that a machine sends without
+            noise.
+        smoothness: L, smoothness of one record's loss. It limits the step to 1/(4LT), which keeps steps stable. None
+            omits this limit, as for clipped increments.
 
     Returns:
-        The step, broadcast over mu, diameter, increment and smoothness.
+        The step, broadcast over mu, diameter, increment and smoothness. It depends on the noise schedule.
 
-        * In general: `min{μDm/(2ST√d·c), 1/(4LT)}`. The factor c is 1 with a trusted server and √M without one. The
-          schedule "proportional" multiplies c by `√(1 + ln T)`.
-        * For "independent" without a trusted server: `min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`.
+        * for "independent": `min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`;
+        * for all others: `min{μDm/(2ST√d·c), 1/(4LT)}`. The factor c is 1 with a trusted server and √M without one. For
+          "proportional", it is √(1 + ln T) times as large.
 
     Raises:
-        Refusal: if a number is out of range, or neither noise nor smoothness bounds the step.
+        Refusal: if a number is out of range, or if mu is inf and smoothness is None, so that nothing limits the step.
 
-    Source: Reshef & Levy 2024 (both trust models), 2025 (`proportional`, and the ablation without cancellation);
-    `independent`, `uniform` and `gap` by the same rule.
+    Source: Reshef & Levy 2024 (both trust models) and 2025 ("proportional"). The steps of "uniform", "gap" and
+    "independent" are derived here by the same rule.
 
     >>> known = {"trust": "none", "mu": 2.0, "diameter": 1.0, "increment": 2.0, "smoothness": None}
     >>> step_size(machines=4, per_round=4, rounds=10, dimension=25, **known)

@@ -72,7 +72,8 @@ def gaussian_noise_constant(
         releases: T, number of sums to which one user contributes. They share the budget.
 
     Returns:
-        `C = d·(2·σ_G·a)²·T`, where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1.
+        `C = d·(2·σ_G·a)²·T`, where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1. The
+        constant is not a guarantee for other noise, such as the binomial noise of a shuffled sum.
 
     Source: the analytic Gaussian mechanism (Balle & Wang 2018).
 
@@ -88,23 +89,28 @@ def gaussian_noise_constant(
 def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
     """Noise constant C of the paper's sums of gradients behind a shuffler, which have binomial noise.
 
-    C is the noise variance of the sum over all coordinates, divided by the squared Lipschitz constant. The error of
-    rounding is not included.
+    The constant is C = E‖Z‖²/L², where Z is the noise vector that is added to the sum, and L is the Lipschitz constant
+    of the loss. The error of rounding gradients to integers is not included. Each user adds q random bits to each
+    coordinate, and each bit is 1 with probability p.
 
     Args:
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
         dimension: d, number of coordinates.
-        users: number n of users in the sum, or None to take p = 1/2 as the probability with which a noise bit is 1.
-            Otherwise p follows from n, ⌈max(2√n, √d, 4)⌉ rounding levels and the fewest noise bits per user.
+        users: n, number of users in the sum, from which p is computed; or None for p = 1/2, which p approaches if q is
+            large.
 
     Returns:
-        `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`.
+        `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`. If `users` is given, p is `90c/(⌊180c⌋ + 1)` with
+
+        * `c = g²·ln(2(d+1)/δ)/(n·ε̂²)`;
+        * `g = ⌈max(2√n, √d, 4)⌉`, the number of rounding levels;
+        * `ε̂ = ε/(18·√ln((d+1)/δ))`, the ε of one coordinate.
 
     Raises:
         Refusal: if ε > 15 or δ ≥ 1/2, outside the theorem.
 
-    Source: Cheu et al. 2022, Theorem 3.2 and its proof (square roots restored). Constants are explicit.
+    Source: Cheu et al. 2022, Theorem 3.2 and its proof. Constants are explicit.
 
     >>> int(paper_noise_constant(1.0, 1e-6, 10) ** 0.5)
     12643

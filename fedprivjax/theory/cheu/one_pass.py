@@ -137,7 +137,7 @@ def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
 
     Every phase lowers the bound on the excess loss, down to a limit that no number of phases can pass. If the bound is
     q times this limit before a phase, it is about q^s times the limit after the phase, where s is `shrinking`. After
-    the returned number of phases, a first ratio q = n is at most 2.
+    the returned number of phases, a ratio that was n at the start is at most 2.
 
     Args:
         users: n, number of users.

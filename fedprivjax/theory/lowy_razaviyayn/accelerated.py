@@ -17,10 +17,13 @@ _FORMS = ("strong", "convex", "tight")
 
 
 class Stage(NamedTuple):
-    """One of the successive runs of accelerated SGD that `acsa_stages` returns. Each starts at the previous output.
+    """One of the successive runs of accelerated SGD that `acsa_stages` returns.
+
+    Each run starts at the output of the previous run.
 
     * `rounds`: number of rounds of the run;
-    * `v`: a number in the step sizes (`acsa_step_weights`); a larger v means shorter steps.
+    * `v`: number in the step size `2r/(4v + μr(r + 1))` of the r-th round of the run, where μ is the strong convexity
+      of the loss. A larger v means shorter steps.
     """
 
     rounds: int
@@ -71,7 +74,10 @@ def acsa_v(
     variance: ArrayLike = 0.0,
     diameter: ArrayLike | None = None,
 ) -> Any:
-    """Scale v in the step sizes of a single run of accelerated SGD. A larger v means shorter steps.
+    """Number v in the step sizes of a single run of accelerated SGD. A larger v means shorter steps.
+
+    The step size of round r is `2r/(4v + μr(r + 1))`, where μ is the strong convexity of the loss (with its
+    regulariser). For a convex loss, μ = 0 and the step size is r/(2v).
 
     Args:
         rounds: R, number of rounds.
@@ -83,7 +89,7 @@ def acsa_v(
         diameter: D, bound on the distance from the start to the optimum; not needed for "strong".
 
     Returns:
-        The scale v depends on the form.
+        The number v depends on the form.
 
         * for "strong": `2β`;
         * for "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
@@ -119,18 +125,18 @@ def acsa_bound(
 
     Args:
         rounds: R, number of rounds.
-        v: a number in the step sizes (`acsa_v`), at least twice the smoothness. A larger v means shorter steps.
+        v: number in the step size `2r/(4v + μr(r + 1))` of round r, from `acsa_v`; at least twice the smoothness of the
+            loss. For a convex loss, μ = 0 and the step size is r/(2v).
         diameter: D, bound on the distance from the start to the optimum.
         variance: V², mean squared error of a round's gradient.
-        form: "strong" for a strongly convex loss. For a convex loss "convex", a bound from the literature, or "tight",
-            a smaller one.
+        form: which bound: "strong" is for a strongly convex loss; "convex" and "tight" are for a convex loss.
         strong_convexity: μ, strong convexity of the loss; used by "strong" only.
 
     Returns:
         `2vD²/(R(R+1))` plus a term for the variance of gradients.
 
         * for "strong": `8V²/(μ(R+1))`;
-        * for "convex": `4V²(R+2)/(3v)`;
+        * for "convex": `4V²(R+2)/(3v)`, from the literature;
         * for "tight": `V²(2R+1)/(6v)`, which is smaller.
 
     Source: derived here, from Ghadimi & Lan 2012.
@@ -178,7 +184,10 @@ def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike
 def acsa_regularized_bound(
     *, rounds: int, smoothness: ArrayLike, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5
 ) -> Any:
-    """Bound on the excess loss of accelerated SGD on a convex loss with a regulariser (`acsa_regularization`).
+    """Bound on the excess loss of accelerated SGD on a convex loss with a regulariser.
+
+    For the regulariser, see `acsa_regularization`. The bound is on the excess of the loss without the regulariser. The
+    step size of round r is `2r/(8(β + λ) + λr(r + 1))`, where λ is the modulus of the regulariser.
 
     Args:
         rounds: R, number of rounds.
@@ -189,7 +198,7 @@ def acsa_regularized_bound(
             w_0.
 
     Returns:
-        `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`, for steps of the scale v = 2(β + λ).
+        `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`.
 
     Source: derived here, from `acsa_bound` with μ := λ and the value of the regulariser at the optimum.
 
@@ -211,7 +220,7 @@ def acsa_stages(
     variance: float,
     printed: bool = False,
 ) -> list[Stage]:
-    """Successive runs (stages) of accelerated SGD on a strongly convex loss, each of which halves the bound.
+    """Successive runs (stages) of accelerated SGD on a strongly convex loss, each of which halves a bound.
 
     The bound is on the excess loss. There are as many stages as fit into the rounds. Remaining rounds are not used,
     although the noise is calibrated for all rounds. If the first stage does not fit, the result is one stage of all
@@ -223,13 +232,16 @@ def acsa_stages(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
-        printed: True uses the paper's v_k, which differs from the formula below: it divides by R_k(R_k+1)(R_k+2) under
-            the root instead of multiplying by it. This makes v_k equal to 2β, which does not minimise the bound of the
-            stage.
+        printed: True divides by R_k(R_k+1)(R_k+2) in the formula for v_k below, as the paper prints it, instead of
+            multiplying by it. Then v_k is 2β, and the bound of the stage is not the smallest.
 
     Returns:
-        Stages k = 1, 2, … with `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉` rounds and the scale
-        `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`. A single stage of all rounds has the scale 2β.
+        Stages k = 1, 2, …. Stage k has R_k rounds, and its r-th round has the step size `2r/(4v_k + μr(r + 1))` with
+
+        * `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉`;
+        * `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`.
+
+        A single stage of all rounds, because the first does not fit, has v = 2β.
 
     Source: Lowy & Razaviyayn 2023, proof of Theorem E.1.2 (Ghadimi & Lan 2013), corrected.
 
@@ -255,13 +267,14 @@ def acsa_stages(
 
 
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
-    """Bound on the excess loss after successive runs (stages) of accelerated SGD on a strongly convex loss.
+    """Bound on the excess loss after successive runs of accelerated SGD on a strongly convex loss.
 
-    Pass the stages of `acsa_stages`: each halves the bound. If the rounds are too few for its first stage, it returns
-    one stage of all rounds, and the bound may exceed `gap`.
+    The runs are the stages that `acsa_stages` returns. Each of them halves the bound, unless there are too few rounds
+    for that. In this case, `acsa_stages` returns one stage of all rounds, and the bound may exceed `gap`.
 
     Args:
-        stages: for every run k its number of rounds R_k and v_k; a larger v_k means shorter steps.
+        stages: for every run k its number of rounds R_k and v_k. The r-th round of the run has the step size
+            `2r/(4v_k + μr(r + 1))`.
         gap: Δ_0, bound on the excess loss at the start.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.

@@ -98,11 +98,14 @@ def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> floa
 def shuffled_machines(
     *, epsilon: float, delta: float, failure: float, machines: int, records: int, printed: bool = False
 ) -> Privacy:
-    """Privacy of one record in one round, if a trusted shuffler permutes the machines' datasets first.
+    """Privacy of one record in one round, if a trusted shuffler hides which machine sent which message.
+
+    The shuffler assigns the N machines' datasets to the messages of the round in a uniformly random order. An observer
+    of the messages does not know the order.
 
     Args:
-        epsilon: ε of one record against one machine's message in this round.
-        delta: δ of one record against one machine's message in this round; may be 0.
+        epsilon: ε of a machine's message without shuffling, for replacing one of its records.
+        delta: δ of a machine's message without shuffling, for replacing one of its records; may be 0.
         failure: δ', a part of the resulting δ that can be chosen freely. A smaller δ' means a larger resulting ε.
         machines: N, number of all machines.
         records: n, number of records of a machine.
@@ -110,6 +113,7 @@ def shuffled_machines(
             although its proof (Lemma F.6) needs it.
 
     Returns:
+        The privacy (ε_r, δ_r) with shuffling, where ε and δ are the arguments:
         `ε_r = ln[1 + (e^ε−1)/(e^ε+1)·(8√(e^{nε}·ln(4/δ'))/√N + 8e^{nε}/N)]` and
         `δ_r = δ' + (e^{ε_r}+1)·2Nn·e^{(n−1)ε}·δ`.
 
@@ -146,24 +150,27 @@ def shuffled_rounds_privacy(
     records: int,
     printed: bool = False,
 ) -> Privacy:
-    """Privacy of one record in all rounds, if a trusted shuffler permutes the machines' datasets in every round.
+    """Privacy of one record in all rounds, if a trusted shuffler hides which machine sent which message.
 
-    The permutations are independent. Shuffling amplifies the privacy of each round (`shuffled_machines`), and the
-    rounds compose.
+    In each round, the shuffler assigns the machines' datasets to the messages in a new uniformly random order, which an
+    observer does not know. This amplifies the privacy of the round (`shuffled_machines`). The rounds then compose.
 
     Args:
-        epsilon: ε of all rounds without shuffling, for one record of one machine.
-        round_epsilons: ε of each round without shuffling, for one record of one machine.
-        round_deltas: δ_r of each round r without shuffling, for one record of one machine.
+        epsilon: ε of all rounds without shuffling, for replacing one record of one machine. It is used only to check
+            the hypothesis ε ≤ √N.
+        round_epsilons: ε of each round without shuffling, for replacing one record of one machine.
+        round_deltas: δ_r of each round r without shuffling, for replacing one record of one machine.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        printed: True omits the factor `e^{ε_r} + 1` from the δ of each round (`shuffled_machines`). The printed theorem
-            omits it, although its proof needs it.
+        printed: as in `shuffled_machines`: True omits a factor that the printed theorem omits, although its proof needs
+            it.
 
     Returns:
-        The composed ε is `Σ ε_r·tanh(ε_r/2) + √(2·Σ ε_r²·ln(1/δ'))` with `δ' = Nn·Σδ_r`. Here ε_r is the ε of round r
-        with shuffling, by `shuffled_machines` with the failure probability `Nnδ_r`. The composed δ is δ' plus the δ of
-        all rounds with shuffling.
+        The composed `ε = Σ_r a_r·tanh(a_r/2) + √(2·Σ_r a_r²·ln(1/δ'))` and `δ = δ' + Σ_r b_r`, where
+
+        * a_r and b_r are the ε and δ of round r with shuffling, from `shuffled_machines` with the failure probability
+          Nnδ_r;
+        * `δ' = Nn·Σ_r δ_r`.
 
     Raises:
         Refusal: unless epsilon ≤ √N, every entry of round_epsilons ≤ 1/n, and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)` for R

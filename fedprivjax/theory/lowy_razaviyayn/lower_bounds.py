@@ -28,11 +28,11 @@ def local_lower_bound(
     compositionality: float = 1.0,
     strong_convexity: float = 0.0,
 ) -> float:
-    """Lower bound on the excess loss if each machine's messages protect its records, without a trusted server.
+    """Lower bound on the excess loss without a trusted server, if each machine's messages are private.
 
-    The bound is for the population loss of machines whose records have the same distribution. With `deviation` 0 and
-    `compositionality` 1, it is for the empirical loss on worst-case data, and for algorithms that treat all machines
-    alike. Constants and logarithms are omitted.
+    The bound is on the excess population loss, for machines whose records have the same distribution. With `deviation`
+    0 and `compositionality` 1, it is also a bound on the excess empirical loss for the worst data, but only for
+    algorithms that treat all machines alike. Constants and logarithms are omitted.
 
     Args:
         problem: constants N (its `per_round`, here all machines), n (records of a machine), d (parameters), D (distance
@@ -42,8 +42,8 @@ def local_lower_bound(
         round_deltas: δ_r of the messages of each round r; one entry for "sequential".
         deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.
         interaction: "sequential" (every machine sends one message) or "compositional" (several rounds).
-        compositionality: C, a bound on √Σε_r² divided by ε: 1 for "sequential", and √R for R rounds of one-pass
-            accelerated SGD.
+        compositionality: C, for "compositional": a number that is at least `√(Σ_r ε_r²)/ε`. For example, C = √R if each
+            of R rounds has ε_r = ε, because each round uses new records. For "sequential", C is 1, whatever is given.
         strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
 
     Returns:
@@ -54,8 +54,7 @@ def local_lower_bound(
         Refusal: unless ε ≤ √N, ε_r ≤ 1/n, N ≥ 16·ln(2/(n·min δ_r)), Σδ_r < 1/(nN)², √Σε_r² ≤ Cε, φ ≤ L and μD ≤ L.
             These are the hypotheses of the theorems.
 
-    Source: Lowy & Razaviyayn 2023, Theorems 3.1 and F.4. The hypothesis `δ_r ≥ 2e^{−N/16}/(Nn)` of F.4 follows from
-    those above.
+    Source: Lowy & Razaviyayn 2023, Theorems 3.1 and F.4.
 
     >>> problem = ProblemConstants(records=25, per_round=400, dimension=100, diameter=1.0, lipschitz=1.0)
     >>> messages = {"round_epsilons": [0.04], "round_deltas": [1e-9]}

@@ -122,19 +122,16 @@ def population_variance(
         batch: K, the smallest batch.
         noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
         dimension: d, number of parameters.
-        diversity: mean squared distance of the machines' gradients to their mean.
-        pmf: probabilities of 1, 2, …, machines in a round.
+        diversity: υ², mean squared distance of the machines' gradients to their mean.
+        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
 
     Returns:
-        A `Variance`:
+        A `Variance`. With `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]` for the random number m of machines, the fields are
 
-        * `sampling = min{Φ²/(M′K), φ²_max/(MK)}`;
-        * `clients = Υ²/M`;
-        * `noise = d·min{Σ²/M′, σ²_max/M}`.
-
-        For a random number m of machines, `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`. Φ² is `√E[ā_m²]`, where ā_m is the mean
-        of the m largest φ_i² (Σ² likewise with σ_i²); φ²_max and σ²_max are the largest. Υ² is `client_variance`:
-        `(1 − (M−1)/(N−1))·diversity` for N machines.
+        * `sampling = min{Φ²/M′, φ²_max/M}/K`. Here Φ² is `√E[ā_m²]`, where ā_m is the mean of the m largest φ_i², and
+          φ²_max is the largest φ_i²;
+        * `clients = (1 − (M−1)/(N−1))·υ²/M`, or 0 if N = 1;
+        * `noise = d·min{Σ²/M′, σ²_max/M}`. Here Σ² and σ²_max are computed from σ_i² as Φ² and φ²_max are from φ_i².
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5.
 
@@ -168,23 +165,19 @@ def empirical_variance(
         batch: K, number of records in a batch.
         noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
         dimension: d, number of parameters.
-        pmf: probabilities of 1, 2, …, machines in a round.
-        diversity: mean squared distance of the machines' gradients to their mean. The paper omits it, which is wrong if
-            only some machines take part. For example, one of two machines with full batches and gradients ±1 has
-            variance 1.
+        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
+        diversity: υ², mean squared distance of the machines' gradients to their mean. The paper omits it (0), which is
+            correct only if all machines take part in every round or have equal gradients.
         total_records: number of all machines' records. If a round's M·K records are at least this number, `sampling` is
             0. The paper does so, but it is wrong for sampling with replacement. With None, `sampling` is never 0.
 
     Returns:
-        A `Variance`:
+        A `Variance`. With `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]` for the random number m of machines, the fields are
 
         * `sampling = Φ̂²/(MK)`;
-        * `clients = Υ²/M`;
-        * `noise = d·min{Σ²/M′, σ²_max/M}`.
-
-        For a random number m of machines, `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`. Υ² is `(1 − (M−1)/(N−1))·diversity` for
-        N machines in all. Σ² is `√E[ā_m²]`, where ā_m is the mean of the m largest σ_i², and σ²_max is the largest
-        σ_i².
+        * `clients = (1 − (M−1)/(N−1))·υ²/M`, or 0 if N = 1;
+        * `noise = d·min{Σ²/M′, σ²_max/M}`. Here Σ² is `√E[ā_m²]`, where ā_m is the mean of the m largest σ_i², and
+          σ²_max is the largest σ_i².
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5, corrected.
 
@@ -201,14 +194,15 @@ def empirical_variance(
 
 
 def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, clients: float = 0.0) -> Variance:
-    """Largest variance of a round's mean gradient for a Lipschitz loss, if all machines have the same noise.
+    """Largest variance of a round's mean gradient for a Lipschitz loss and equal noise of all machines.
 
     Args:
         problem: constants M (machines in a round), d (parameters) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         noise_std: σ, standard deviation of a machine's noise per coordinate.
-        clients: variance due to sampled machines at the optimum: the `client_variance` divided by M; 0 for identical
-            machines.
+        clients: variance of a round's mean gradient, at the optimum, that is due to the random choice of its M
+            machines. For example, 1/M times the result of `client_variance`. It is 0 if all machines are identical, or
+            if all take part.
 
     Returns:
         A `Variance` with `sampling = 4L²/(MK)`, the given `clients`, and `noise = dσ²/M`.
@@ -344,12 +338,13 @@ def minibatch_step_bound(
         stability: α, bound on the difference of population and empirical loss.
 
     Returns:
-        `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`, where the last three are the fields of `variance`.
+        `α + D²/(ηR) + 2η·(sampling + clients + noise/2)`, where `sampling`, `clients` and `noise` are the fields of
+        `variance`.
 
     Raises:
         Refusal: if the step exceeds 1/(4β).
 
-    Source: Lowy & Razaviyayn 2023, Lemma E.4 and (27). Equation (26) prints 4Rd for 128Rd.
+    Source: Lowy & Razaviyayn 2023, Lemma E.4 and (27).
 
     >>> minibatch_step_bound(step=0.5, rounds=4, diameter=1.0, smoothness=0.5, variance=Variance(0.25, 0.0, 0.5))
     1.0

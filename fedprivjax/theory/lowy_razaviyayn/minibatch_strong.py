@@ -45,11 +45,11 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 
 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
-    """Bound on the mean excess loss of a method whose errors obey a recursion, such as SGD on a strongly convex loss.
+    """Bound on the mean excess loss of a method whose errors obey a recursion.
 
-    In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is
-    the squared distance to the optimum, and s_t is the excess loss. The bound is on b times s̄, the mean of the s_t
-    with weights that grow with t (`averaging_weights`).
+    An example is SGD on a strongly convex loss. In each round t, the recursion is
+    `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is the squared distance to the
+    optimum, and s_t is the excess loss.
 
     Args:
         contraction: a of the recursion.
@@ -59,8 +59,8 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
         step: η, any step size below 1/a.
 
     Returns:
-        `a·r_0/((1 − aη)^{−T} − 1) + cη`, an upper bound on `b·s̄`. If steps are at most 1/g, the step of
-        `recursion_step` makes it `Õ(g·r_0·exp(−aT/g) + c/(aT))`.
+        `a·r_0/((1 − aη)^{−T} − 1) + cη`. This is an upper bound on b·s̄, where s̄ is the mean of s_0, …, s_{T−1} with
+        the weights `averaging_weights`, which grow with t.
 
     Raises:
         Refusal: unless contraction·step is below 1.
@@ -112,13 +112,12 @@ def strong_drift(variance: Variance) -> float:
     `drift` of `recursion_step` and `recursion_bound`.
 
     Args:
-        variance: variance of a round's gradient at the optimum. With `worst_variance`, the result is what Lemma E.9
-            requires. Some forms that the paper prints differ.
+        variance: variance of a round's gradient at the optimum, from `worst_variance` or `population_variance`.
 
     Returns:
         `2·(sampling + clients) + noise`, from the fields of `variance`.
 
-    Source: Lowy & Razaviyayn 2023, (21).
+    Source: Lowy & Razaviyayn 2023, Lemma E.9 and equation (21).
 
     >>> strong_drift(Variance(sampling=1.0, clients=0.5, noise=2.0))
     5.0
@@ -129,19 +128,21 @@ def strong_drift(variance: Variance) -> float:
 def strong_step(
     *, rounds: int, diameter: ArrayLike, smoothness: ArrayLike, strong_convexity: ArrayLike, variance: Variance
 ) -> Any:
-    """Step size of minibatch SGD for a strongly convex loss, if the iterates are averaged with `averaging_weights`.
+    """Step size of minibatch SGD for a strongly convex loss, with weighted averaging of iterates.
+
+    The weights are `averaging_weights`.
 
     Args:
         rounds: R, number of rounds.
         diameter: D, bound on the distance from the start to the optimum.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
-        variance: variance of a round's gradient at the optimum, by `worst_variance` or `population_variance`. The
-            function `strong_drift` computes c from it.
+        variance: variance of a round's gradient at the optimum, from `worst_variance` or `population_variance`.
 
     Returns:
-        `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}`. If c exceeds μ²D²R, the noise outweighs strong convexity. Then
-        `minibatch_step` with equal weights is better.
+        `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}` with `c = 2·(sampling + clients) + noise`, from the fields of
+        `variance`. If c exceeds μ²D²R, the noise outweighs strong convexity. Then `minibatch_step` with equal weights
+        is better.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2 and Lemma E.9.
 
@@ -163,7 +164,7 @@ def strong_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """Bound on the excess loss of minibatch SGD on a strongly convex loss, at any step size that the theory allows.
+    """Bound on the excess loss of minibatch SGD on a strongly convex loss, at any step size of the theory.
 
     The bound is for the mean of the iterates with `averaging_weights`. With `stability` 0, it is on the excess
     empirical loss. With `stability` from the function `strong_stability`, it is on the excess population loss.
@@ -174,12 +175,11 @@ def strong_step_bound(
         diameter: D, bound on the distance from the start to the optimum.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
-        variance: variance of a round's gradient at the optimum, by `worst_variance` or `population_variance`. The
-            function `strong_drift` computes c from it.
+        variance: variance of a round's gradient at the optimum, from `worst_variance` or `population_variance`.
         stability: α, bound on the difference of population and empirical loss.
 
     Returns:
-        `α + μD²/((1 − μη)^{−R} − 1) + cη`.
+        `α + μD²/((1 − μη)^{−R} − 1) + cη` with `c = 2·(sampling + clients) + noise`, from the fields of `variance`.
 
     Raises:
         Refusal: if the step exceeds 1/(4β).

@@ -36,9 +36,9 @@ class ProblemConstants:
 
     Attributes:
         records: n, number of records of one machine; the fewest if machines differ.
-        per_round: M or M̃, number of machines in a round. If the number is random or machines differ, the result of
-            `harmonic_machines` for formulas with M, or `per_round` of the result of `average_or_max` for formulas with
-            M̃.
+        per_round: M, number of machines in a round. If this number is random, give its harmonic mean
+            (`harmonic_machines`). If machines differ in their noise, some functions use another number, which they call
+            M̃. It is `per_round` of the result of `average_or_max`.
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
@@ -125,17 +125,18 @@ def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
 
 
 def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
-    """Privacy load at which the paper's theorems would use the given noise.
+    """Privacy load that corresponds to given noise, for example to noise that an accountant calibrated.
 
-    With this load, the theorems' step sizes and bounds apply to noise that an accountant calibrated.
+    The privacy load ξ is the number through which privacy enters the step sizes and bounds of the theorems. They assume
+    noise of variance 256·R·L²·ξ. This function returns the ξ for which this variance is σ².
 
     Args:
         noise_std: σ, standard deviation per coordinate of the noise of a machine's message (a mean of gradients).
-        lipschitz: L, Lipschitz constant.
+        lipschitz: L, Lipschitz constant of the loss.
         rounds: R, number of rounds.
 
     Returns:
-        `σ²/(256·R·L²)`.
+        `ξ = σ²/(256·R·L²)`.
 
     >>> equivalent_load(noise_std=32.0, lipschitz=1.0, rounds=4)
     1.0
@@ -154,11 +155,16 @@ def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
 
 
 class Effective(NamedTuple):
-    """Two numbers that stand for random cohorts of unequal machines in a bound, from `average_or_max`.
+    """Number of machines and a common value, with which bounds for equal machines hold for unequal ones.
+
+    The function `average_or_max` computes them if machines differ in a value, for example in the variance of their
+    noise, and if the number of machines in a round is random.
 
     Attributes:
-        per_round: number of machines in a round.
-        value: privacy load, noise variance or squared deviation that stands for all machines' values.
+        per_round: number of machines in a round that a bound for equal machines uses.
+        value: the value that all machines have in this bound. It is of the same kind as the values given to
+            `average_or_max`: noise variances, squared standard deviations of records' gradients, or privacy loads (to
+            which noise variances are proportional).
     """
 
     per_round: float
@@ -166,10 +172,9 @@ class Effective(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Value per machine of a round: `value` divided by `per_round`.
+        """`value` divided by `per_round`.
 
-        The value is a privacy load, noise variance or squared deviation. Bounds depend on the two numbers only through
-        this ratio.
+        For noise variances, this is a bound on the noise variance of the mean over the machines of a round.
         """
         return self.value / self.per_round
 
@@ -212,22 +217,24 @@ def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
 
 
 def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
-    """Return the number of machines and the value that a bound uses if machines have different values.
+    """Number of machines and common value that a bound uses if machines have different values.
 
-    For a random number m of machines in a round, the bound contains the expectation of ā_m/m. Here ā_m is the mean of
-    the m largest values (`top_averages`). Two upper bounds on this expectation are known, and the smaller one is used.
+    The values are, for example, the variances of the machines' noise. For a random number m of machines in a round, the
+    bound contains the expectation of ā_m/m, where ā_m is the mean of the m largest values (`top_averages`). Two upper
+    bounds on this expectation are known. The smaller one is used.
 
     Args:
-        values: one per machine, or one for all: privacy loads, noise variances or squared deviations of records'
-            gradients.
-        pmf: probabilities of 1, 2, …, machines in a round.
+        values: one per machine, or one for all: noise variances, squared standard deviations of records' gradients, or
+            privacy loads (`privacy_load`).
+        pmf: probabilities of m = 1, 2, …, machines in a round.
 
     Returns:
-        A number of machines and a value, whose ratio value/number is the smaller upper bound. They are 1/√E[1/m²] and
-        √E[ā_m²] (`second_moment_machines`, `expected_top`), or 1/E[1/m] (`harmonic_machines`) and the largest value.
-        For the number of machines, the paper prints a square root, but uses the number itself.
+        An `Effective`, whose `ratio = value/per_round` is the smaller of the two upper bounds. The two candidates are
 
-    Source: Lowy & Razaviyayn 2023, appendix E.1.
+        * `per_round = 1/√E[1/m²]` (`second_moment_machines`) with `value = √E[ā_m²]` (`expected_top`);
+        * `per_round = 1/E[1/m]` (`harmonic_machines`) with the largest of the values.
+
+    Source: Lowy & Razaviyayn 2023, appendix E.1, without the square root that the paper prints around `per_round`.
 
     >>> average_or_max([4.0, 0.0], pmf=[0.0, 1.0])
     Effective(per_round=2.0, value=2.0)

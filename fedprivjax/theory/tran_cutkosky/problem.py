@@ -51,9 +51,11 @@ class ProblemConstants:
 class Federated(NamedTuple):
     """Constants with which theorems for one machine apply to several machines, from `federated`.
 
-    * `epoch`: number of rounds of an epoch, which the theorems call the number of records;
-    * `sensitivity`: sensitivity of one round's gradient to replacing one record;
-    * `noise`: standard deviation of the noise in the server's mean, divided by that of one machine's tree.
+    * `epoch`: number of rounds of an epoch. Pass it as `records` to the theorems on privacy and noise;
+    * `sensitivity`: sensitivity of one round's gradient to replacing one record. Pass half of it as `lipschitz` to the
+      theorems on noise;
+    * `noise`: factor by which to multiply the noise of the theorems. It is 1 with a trusted server. Without one, it is
+      1/√M for M machines, because the server averages M independent noises.
     """
 
     epoch: int
@@ -64,15 +66,12 @@ class Federated(NamedTuple):
 def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz: float = 1.0) -> Federated:
     """Constants with which the theorems, which are for one machine, apply to M machines.
 
-    The theorems add noise to sums of gradients over successive rounds. The sums are the nodes of a binary tree.
+    The theorems add noise to sums of gradients over successive rounds. A trusted server adds noise to sums of the
+    machines' mean gradient. Without a trusted server, each machine adds noise to sums of its own gradient, and the
+    server averages the noisy sums of all machines.
 
-    With a trusted server, there is one tree, of the mean gradient. Without one, each machine has a tree of its
-    gradient, and the server averages the trees. The noise of the average is 1/√M of one tree's noise, and √M times the
-    noise with a trusted server.
-
-    The theorems on privacy and noise apply with `records` set to `epoch`. For the noise, also set `lipschitz` to half
-    of `sensitivity`. Rounds in which a machine does not take part do not count. Neighbours replace one record. A record
-    belongs to one machine, so that there is no composition over machines.
+    Neighbours replace one record. Every record belongs to one machine, so that guarantees do not compose over machines.
+    If a machine takes part in some rounds only, count only these rounds as its rounds.
 
     Args:
         machines: M, number of machines.
@@ -82,7 +81,12 @@ def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz:
         lipschitz: G, Lipschitz constant of one record's loss.
 
     Returns:
-        The epoch has n/K rounds. The sensitivity is 2G/(KM) for "server" and 2G/K for "none".
+        A `Federated` with the fields
+
+        * `epoch`: n/K, the number of rounds of an epoch. Pass it as `records` to the theorems on privacy and noise;
+        * `sensitivity`: 2G/(KM) for "server" and 2G/K for "none", the sensitivity of the gradient whose sums get noise.
+          Pass half of it as `lipschitz` to the theorems on noise;
+        * `noise`: 1 for "server" and 1/√M for "none". Multiply the noise of the theorems by it.
 
     Source: derived here; the paper has one machine.
 
@@ -232,27 +236,27 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
 def node_sensitivity(
     *, first: ArrayLike, last: ArrayLike, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic"
 ) -> Any:
-    """Largest weight of one record in a noisy sum over rounds (a node), divided by the weight α of a new gradient.
+    """Largest total weight of one record in a noisy sum of gradients over the rounds y to z.
 
-    In the sum, a gradient counts 1 − α times as much as a gradient of the next round. The sensitivity of the node is
-    the result times α times the sensitivity of one round's gradient.
+    Round t uses the gradient of one record, which has the weight (1−α)^{z−t} in the sum. The total weight of a record
+    is added up over the rounds that use it. In a momentum, the sum is multiplied by α. Its sensitivity is then α times
+    the result times the sensitivity of one round's gradient.
 
     Args:
-        first: y, first round of the node, counted from 1.
-        last: z, last round of the node.
+        first: y, first round of the sum, counted from 1.
+        last: z, last round of the sum.
         records: N, number of records, also the number of rounds of an epoch.
         alpha: α, weight of a new gradient in the momentum, at least 1/N.
         order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch).
 
     Returns:
-        The weight depends on the order. Both values are attained.
+        The largest total weight, over all records and all orders of this kind.
 
         * for "cyclic": `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59;
-        * for "reshuffled": `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e = 0, 1, … that intersect the node, at
-          most 2.59. This is for the worst orders, where a record is last in one epoch and first in the next.
+        * for "reshuffled": `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e = 0, 1, … that have rounds from y to z,
+          at most 2.59. The largest weight occurs if a record is last in one epoch and first in the next.
 
-    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, whose count ⌈(z−y)/N⌉ is 0 for a leaf. "reshuffled": derived
-    here, for the orders in the paper's experiments.
+    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, with ⌈(z−y+1)/N⌉ for ⌈(z−y)/N⌉. "reshuffled": derived here.
 
     >>> node_sensitivity(first=1, last=8, records=4, alpha=0.5)
     1.0625
