@@ -176,7 +176,7 @@ def summarised(results: Showable, iterate: str | None) -> Summary:
     """Return the summary of a folder, loaded results, or datasets."""
     if isinstance(results, str | Path):
         results = load(results)
-    if isinstance(results, Results):
+    if isinstance(results, Results) and results.settings:
         this = experiment_summary(results.spec, results)
     elif isinstance(results, xr.Dataset):
         this = summary_of({str(results.attrs.get("protocol", "protocol")): results})

@@ -65,7 +65,6 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     runs = [at(cells.runs[label], point).transpose(*reversed(axes), "seed") for label, point in panels]
     means = [mean_interval(each)[0] for each in runs]
     limits = min(float(mean.min()) for mean in means), max(float(mean.max()) for mean in means)
-    several = len({label for label, _ in panels}) > 1
     alike = all(  # maps of other values have a vertical axis of their own
         np.array_equal(mean[axes[1]], means[0][axes[1]]) for mean in means
     )
@@ -76,7 +75,7 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
         best = _mark(axis, each, cells.metric)
         cell = {name: float(mean[name][best[name]]) for name in axes}
         epsilon = float(at(drawn.epsilon[label], {**point, **cell}).max())
-        parts = [label if several else "", drawing.point_title(point, drawn.fixed)]
+        parts = [label, drawing.point_title(point, drawn.fixed)]
         if np.isfinite(epsilon) and "ε" not in parts[1]:
             parts.append(f"ε = {up(epsilon, 4)}")
         edge = {name: " (edge)" * (best[name] in (0, mean.sizes[name] - 1)) for name in axes}

@@ -73,6 +73,8 @@ def test_a_file_of_one_dataset_is_loaded_under_its_name(kept, tmp_path):
     one = kept[1]["ours"]
     one.to_netcdf(tmp_path / "mine.nc", engine="h5netcdf")
     results = fpj.load(tmp_path / "mine.nc")
+    for each, label in ((results, "mine"), (one, "DPMu2"), (results["mine"], "DPMu2")):
+        assert fpj.plot(each, "test_loss", "round").axes[0].lines[0].get_label().split(" ‡")[0] == label
     assert list(results) == ["mine"]
     xr.testing.assert_identical(results["mine"], one)
     assert guarantee_of(results["mine"].sel(mu=2.0, step_size=0.1)).private

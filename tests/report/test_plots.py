@@ -130,7 +130,7 @@ def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
         near = zip(*np.nonzero(abs(means - means[row, column]) <= half[row, column]), strict=True)
         assert {place for place, style in frames.items() if style == ":"} == {*near} - {(row, column)}
         first, second = axis.get_title().split("\n")
-        assert first.startswith(f"μ = {mu:g}, ε = {up(float(gdp.epsilon(mu, DELTA)), 4)}")
+        assert first.startswith(f"ours, μ = {mu:g}, ε = {up(float(gdp.epsilon(mu, DELTA)), 4)}")
         assert "‡" in axis.get_title()
         words = f"{first}, {second}".split(", ")
         assert f"step_scale = {AXES['step_scale'][row]:g}{' (edge)' * (row in (0, 2))}" in words
