@@ -191,12 +191,18 @@ def draw_plan(
         rounds: number of rounds. None takes as many as the records allow, or the length of the schedule if the scheme
             has a fixed one.
         seed: seed of participation, records and noise, or a separate seed for each (`Seeds`).
-        order: order in which examples are used if each message uses one example: "shuffled" (one pass in a random
-            order), "stored" (one pass in the stored order), "cyclic" (several epochs, all in the same random order) or
-            "reshuffled" (several epochs, each in a new random order). With a `sampler`, only
-            "shuffled" and "stored" are allowed. They affect a sampler that passes over the records once. For several
-            passes in minibatches, use the samplers "cyclic" and "reshuffled".
-        sampler: sampler of minibatches of a machine's own records, or None for one example per message.
+        order: order in which records are used:
+
+            * "shuffled": one pass in a random order.
+            * "stored": one pass in the stored order.
+            * "cyclic": several epochs over each machine's records, all in the same random order.
+            * "reshuffled": several epochs over each machine's records, each in a new random order.
+
+            If a `sampler` is given, it decides how often records are used, and `order` must be "shuffled" or "stored":
+            each pass of the sampler over the records is in a random order, or in the stored order. Samplers that make
+            no passes, such as Poisson sampling, ignore it.
+        sampler: sampler of minibatches, for messages that use several records. None for messages that use one record
+            each.
 
     Raises:
         ValueError: if the schedule needs more examples than there are, in all or at a machine.

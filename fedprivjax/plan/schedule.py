@@ -50,20 +50,20 @@ class Late(NamedTuple):
 class Schedule(Once):
     """Participation schedule: the machines of each round. It is public unless `secret` is set.
 
-    A round has `per_round` slots. Each slot holds one machine, or is empty. If all rounds have equally many machines,
-    the sum of a round's messages is divided by this number. Otherwise `mean` and `expected` describe the number of
-    machines in a round, and sums are divided by `expected`.
+    A round has `per_round` slots. Each slot holds one machine, or is empty. The sum of a round's messages is divided by
+    a constant: the number of machines in a round if all rounds have equally many machines, otherwise its mean
+    `expected`.
 
     Attributes:
         machines: N, the total number of machines.
         participants: index of the machine in each slot, int32 [rounds, per_round].
         filled: number of filled slots of each round, from the left, int [rounds], or None if all are filled.
-        mean: harmonic mean of the number of machines in a round, or None if this number is fixed.
+        mean: harmonic mean of the number of machines in a round, which convergence bounds contain; None if this number
+            is fixed.
         announced: True if machines know before a round how many of them take part.
         dropped: True for slots whose machine is scheduled but sends nothing (drops out), bool [rounds, per_round]; None
-            if there are no dropouts. Guarantees count dropouts as if they had sent, because nobody may know them in
-            advance.
-        expected: mean number of machines that send in a round, or None if this number is fixed.
+            if there are no dropouts. Guarantees count machines that drop out as if they had sent.
+        expected: arithmetic mean of the number of machines that send in a round, or None if this number is fixed.
         secret: the participation scheme if only a trusted server knows who takes part, or None if the schedule is
             public. Rounds of a secret schedule may be empty.
         late: staleness and weights of late answers, or None if all machines of a round start at its beginning.

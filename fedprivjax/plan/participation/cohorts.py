@@ -119,12 +119,12 @@ class Cyclic(Participation):
     per_round: int
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """Return the largest number of rounds for which the machines have enough unused examples.
+        """Return the largest number of rounds in which no machine runs out of unused examples.
 
         In r rounds, machine i takes part ⌈(r·m − i)/N⌉ times, with m = `per_round` and N = `machines`.
 
         Args:
-            shares: number of messages for which each machine has unused examples, int [machines].
+            shares: number of messages that each machine can send before its examples run out, int [machines].
         """
         return int(((shares * self.machines + np.arange(self.machines)) // self.per_round).min())
 

@@ -125,10 +125,13 @@ class Participation(Decorated):
         return examples // self.per_round
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """Return the largest number of rounds for which the machines surely have enough unused examples.
+        """Return the largest number of rounds in which no machine can run out of unused examples.
+
+        This holds for every schedule that may be sampled. The default is the smallest entry of `shares`, because a
+        machine may be sampled in every round.
 
         Args:
-            shares: number of messages for which each machine has unused examples, int [machines].
+            shares: number of messages that each machine can send before its examples run out, int [machines].
         """
         return int(shares.min())
 
@@ -139,7 +142,8 @@ class Participation(Decorated):
         them. If the result differs from the scheme, it makes the numbers public.
 
         Args:
-            shares: number of messages for which each machine has unused examples, int [machines], or None for no limit.
+            shares: number of messages that each machine can send before its examples run out, int [machines]. None if
+                there is no limit.
         """
         return self
 

@@ -67,13 +67,16 @@ class Delays:
         return np.broadcast_to(np.asarray(self.hours, float), machines)
 
     def sized(self, sizes: np.ndarray | None) -> "Delays":
-        """Return the delays with `per_record` replaced by a mean delay for each machine.
+        """Return delays in which `hours` is the mean delay of each machine, and `per_record` is False.
 
-        If `per_record` is set, a machine's mean is `hours` times its number of records. Otherwise the delays are
-        unchanged.
+        If `per_record` is True, `hours` is a mean delay per record. It is multiplied by each machine's number of
+        records, counted as at least 1. If `per_record` is False, the delays are returned unchanged.
 
         Args:
             sizes: number of records of each machine, int [machines], or None if all machines share a dataset.
+
+        Raises:
+            Refusal: if `per_record` is True and `sizes` is None.
         """
         if not self.per_record:
             return self

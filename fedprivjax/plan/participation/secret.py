@@ -51,9 +51,9 @@ class PoissonCohorts(Participation):
 
     @property
     def per_round(self) -> int:
-        """Largest number of machines that a round may have.
+        """Limit on the number of machines in a round. It is also the number of slots of a round.
 
-        A sampled round has more machines with probability at most 1e-12, and is then sampled again.
+        If a sampled round has more machines, it is sampled again. This has probability at most 1e-12.
         """
         return _width(self.machines, self.rate)
 
@@ -147,14 +147,18 @@ class CyclicPoisson(Participation):
 
     @property
     def of_group(self) -> PoissonCohorts:
-        """Participation scheme of one group, in the rounds of this group only."""
+        """Participation scheme of the machines of one group, in those rounds in which the group has its turn.
+
+        Machine i is in group i mod `groups`. Group g has its turn in the rounds t, from 0, with t mod `groups` = g. In
+        these rounds, each machine of the group takes part independently with probability `rate`.
+        """
         return PoissonCohorts(self.machines // self.groups, self.rate)
 
     @property
     def per_round(self) -> int:
-        """Largest number of machines in a round, which is exceeded with probability at most 1e-12.
+        """Limit on the number of machines in a round. It is also the number of slots of a round.
 
-        A round with more machines is sampled again.
+        If a sampled round has more machines, it is sampled again. This has probability at most 1e-12.
         """
         return self.of_group.per_round
 
@@ -181,7 +185,14 @@ class CyclicPoisson(Participation):
         return self.of_group.inverse_moment(power)
 
     def turns(self, rounds: int) -> np.ndarray:
-        """Return how many of the first `rounds` rounds belong to each machine's group; int [machines]."""
+        """Return in how many of the first `rounds` rounds each machine's group has its turn; int [machines].
+
+        Machine i is in group i mod `groups`. Group g has its turn in the rounds t, from 0, with t mod `groups` = g. In
+        other rounds, its machines do not take part.
+
+        Args:
+            rounds: number of rounds.
+        """
         return -((np.arange(self.machines) % self.groups - rounds) // self.groups)
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:

@@ -140,12 +140,13 @@ class Weighted(Participation):
         return None if self.caps is None else rounds_filled(self.caps, self.per_round)
 
     def rounds_of_shares(self, shares: np.ndarray) -> int:
-        """Return the largest number of rounds for which the machines surely have enough unused examples.
+        """Return the largest number of rounds in which no machine can run out of unused examples.
 
-        Machines that reach `max_uses` before their examples run out set no limit.
+        This holds for every schedule that may be sampled. Machines that reach `max_uses` before their examples run out
+        set no limit.
 
         Args:
-            shares: number of messages for which each machine has unused examples, int [machines].
+            shares: number of messages that each machine can send before its examples run out, int [machines].
         """
         drawn = self.phases.any(axis=0)
         short = drawn if self.caps is None else self.caps > shares
@@ -160,15 +161,15 @@ class Weighted(Participation):
 
 @dataclass(frozen=True, eq=False)
 class BySize(Participation):
-    """Participation of m = `per_round` machines in each round, in proportion to their numbers of unused examples.
+    """Participation of m = `per_round` machines in each round, in proportion to their unused examples.
 
-    The distinct machines of a round are sampled one after another. The probability of machine i is proportional to c_i,
-    the number of messages for which it still has unused examples. If c_i is as large as the number of rounds left,
-    machine i is taken first, because a later round could otherwise not be filled.
+    The scheme is for runs that use each example at most once. Let c_i be the number of messages that machine i can
+    still send before its examples run out. The machines of a round are sampled one after another, without replacement,
+    with probability proportional to c_i. If later rounds could otherwise not be filled, machines with c_i at least the
+    number of remaining rounds are taken first.
 
-    The scheme has a fixed number T of rounds, and all of them are full. T is the largest number with Σ_i min(n_i, T) ≥
-    m·T, where n_i is c_i at the start. If no n_i exceeds T, the examples of fewer than m messages remain unused at the
-    end.
+    The number T of rounds is fixed, so that each of them has m machines. It is the largest number with Σ_i min(n_i, T)
+    ≥ m·T, where n_i is c_i before the first round.
 
     The schedule makes dataset sizes public, so guarantees cannot hide them. The neighbouring relation replace-one
     allows this, because it does not change sizes. Add-or-remove-one does not allow it.
@@ -176,8 +177,8 @@ class BySize(Participation):
     Args:
         machines: total number of machines.
         per_round: m, number of machines in a round.
-        shares: n, number of messages for which each machine has unused examples at the start, int [machines]. None
-            takes it from the problem.
+        shares: n, number of messages that each machine can send before its examples run out, int [machines]. It is the
+            machine's number of examples if a message uses one example. None takes it from the problem.
 
     Raises:
         Refusal: if fewer than `per_round` machines have examples.
@@ -207,10 +208,12 @@ class BySize(Participation):
 
     @property
     def known(self) -> np.ndarray:
-        """Number of messages for which each machine has unused examples at the start; int [machines].
+        """Number of messages that each machine can send before its examples run out; int [machines].
+
+        They are the setting `shares`. If `shares` was not given, a run sets it to the numbers of the problem.
 
         Raises:
-            Refusal: if `shares` is None, because the problem that gives these numbers is not known yet.
+            Refusal: if `shares` is None, because it was neither given nor set by a run.
         """
         if self.shares is None:
             raise Refusal("shares must be given for BySize unless machines own records and use each of them once")

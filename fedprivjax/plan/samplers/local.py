@@ -34,9 +34,10 @@ class LocalWork(Sampler):
 
     @property
     def of_step(self) -> Sampler:
-        """Sampler of the records of a single local step, by which privacy is accounted.
+        """Sampler of one local step, from which privacy accountants compute the amplification by subsampling.
 
-        It is `Full`, all records, if it is public which steps use a record: privacy is then not amplified.
+        If the steps that use a record are public, privacy is not amplified. This sampler is then `Full()`, as if every
+        step used all records.
         """
         raise Undefined("a sampler of local work must define of_step")
 
@@ -60,12 +61,13 @@ class LocalWork(Sampler):
         return self.most_steps(sizes) * self.step_width(sizes, messages)
 
     def step_width(self, sizes: np.ndarray, messages: int) -> int:
-        """Return the largest number of records of a local step, for which arrays have room.
+        """Return the number of records for which arrays have room in one local step.
+
+        No step of the run has more records. If batches have random sizes, this holds except with a tiny probability.
 
         Args:
             sizes: number of records of each machine, int [machines].
-            messages: number of messages in the run. If batches have random sizes, the room is large enough for all
-                messages with high probability.
+            messages: number of messages in the run. It is used only if batches have random sizes.
         """
         raise Undefined("a sampler of local work must define step_width")
 

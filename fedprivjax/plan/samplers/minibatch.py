@@ -57,9 +57,11 @@ class Epochs(Sampler):
 
 @dataclass(frozen=True)
 class Cyclic(Epochs):
-    """Sampler of minibatches in epochs over a machine's records, all in the same random order.
+    """Sampler of minibatches in epochs over each machine's records, all epochs in the same random order.
 
-    A batch has `batch` records. Every epoch has the same order.
+    Attributes:
+        batch: number of records of a minibatch, one number for all machines or one per machine. It must divide the
+            machine's number of records. None if it is not known yet.
     """
 
     batch: Batch
@@ -70,7 +72,12 @@ class Cyclic(Epochs):
 
 @dataclass(frozen=True)
 class Reshuffled(Epochs):
-    """Epochs over a machine's records, each in a new random order."""
+    """Sampler of minibatches in epochs over each machine's records, each epoch in a new random order.
+
+    Attributes:
+        batch: number of records of a minibatch, one number for all machines or one per machine. It must divide the
+            machine's number of records. None if it is not known yet.
+    """
 
     batch: Batch
     name: ClassVar[str] = "reshuffled"
