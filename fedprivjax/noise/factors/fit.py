@@ -66,8 +66,8 @@ def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
 
     * v = ‖A·F⁻¹‖², the variance of one coordinate of the noise in the running sums A·x, summed over rounds, for σ = 1.
       A has ones on and below the diagonal;
-    * e = max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|, the largest squared sensitivity of F·x to one machine i, which takes part in
-      the rounds t_1, t_2, ….
+    * e = `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, the largest squared sensitivity of F·x to one machine i, which takes part
+      in the rounds t_1, t_2, ….
 
     The result, float64 [rounds, rounds], has F(1, 1) = 1, and its product is at most that of `start`. It is cached on
     disk.
