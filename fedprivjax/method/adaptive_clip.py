@@ -38,7 +38,7 @@ RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither 
 
 @struct.dataclass(kw_only=True)
 class AdaptiveClip(Decorated):
-    """A clip of machines' updates that follows a quantile of their norms privately, as a value of `update_clip`.
+    """Value of `update_clip`: a clip of machines' updates that follows a quantile of their norms privately.
 
     In a round with clip C, a machine sends two things: its update Δ, clipped to norm C, and the bit b = 1 if ‖Δ‖ ≤ C,
     or b = 0 otherwise. The server reads the mean b̃ of the bits with noise. The clip of the next round is

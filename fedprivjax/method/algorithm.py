@@ -288,11 +288,11 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define message(server, t)")
 
     def smoothing(self, server: Any) -> Any:
-        """Return the smoothness constant b of the Moreau envelope whose gradients machines compute in the next round.
+        """Return the smoothness constant b of the Moreau envelope of the loss in the next round, or None.
 
-        The envelope of a record's loss f is f_b(w) = min over v of f(v) + (b/2)·‖w − v‖². A smaller b is smoother. The
-        default None keeps the problem's own loss. If a number is returned, the problem's loss must be a `Moreau`
-        object, whose `strength` it replaces. The noise does not depend on b.
+        Machines compute gradients of the envelope. The envelope of a record's loss f is f_b(w) = min over v of f(v) +
+        (b/2)·‖w − v‖². A smaller b is smoother. The default None keeps the problem's own loss. If a number is returned,
+        the problem's loss must be a `Moreau` object, whose `strength` it replaces. The noise does not depend on b.
 
         Args:
             server: the server's state before the round.
@@ -300,9 +300,9 @@ class Algorithm(Part):
         return None
 
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
-        """Return the increment u_z of one record z, for algorithms in which machines send sums that grow over rounds.
+        """Return the increment u_z of one record z to the sum that its machine keeps over rounds.
 
-        Such an algorithm sets `reads` to `Growing()`, and defines `increment` and `remember` instead of `message`. A
+        Only algorithms whose `reads` is `Growing()` define it, together with `remember`, instead of `message`. A
         machine that takes part in round t updates its sum q to u + (t−1)/t'·q, and sends it with noise. Here u is the
         mean of u_z over the records that the machine uses in the round, and t' is the previous round in which it took
         part. In its first round, q is 0.

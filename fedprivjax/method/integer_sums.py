@@ -160,7 +160,7 @@ class IntegerSums(WorkPrivacy):
         return self.work.batch if self.work.of_step.independent else None
 
     def scale_for(self, noise_std: float, machines: float, numbers: int) -> float:
-        """Return s, the public factor by which machines multiply their updates before they round them to integers.
+        """Return s, the public factor by which machines multiply their updates before the rounding to integers.
 
         It is `scale`, if given. Otherwise, it is the largest s with k·√((s·C·n)²/D + n/4 + n·s²σ²) ≤ 2^(b−1), with
         k = `deviations`, C = `update_clip` and b = `bits`. The root is the standard deviation of a coordinate of the
@@ -234,11 +234,12 @@ class IntegerSums(WorkPrivacy):
         return rotated(ravel_pytree(message)[0], public.round)
 
     def encoded(self, message: jax.Array, key: jax.Array, facts: Facts) -> jax.Array:
-        """Return s·y, rounded at random to integers, for the rotated update y of a machine and the scale s; int32 [D].
+        """Return s·y, rounded at random to integers, for a machine's rotated update y; int32 [D].
 
-        Each coordinate becomes one of its two nearest integers, without bias. If the norm of the result exceeds the
-        bound to which the noise is calibrated, the rounding is repeated. This function neither adds noise nor reduces
-        the integers modulo 2^`bits`. Both happen later, to the sum of the machines' integers.
+        The factor s is the scale of the run. Each coordinate becomes one of its two nearest integers, without bias. If
+        the norm of the result exceeds the bound to which the noise is calibrated, the rounding is repeated. This
+        function neither adds noise nor reduces the integers modulo 2^`bits`. Both happen later, to the sum of the
+        machines' integers.
 
         Args:
             message: y, the clipped and rotated update, as `sent` returns it; float32 [D], where D is the dimension of
@@ -284,7 +285,7 @@ class IntegerSums(WorkPrivacy):
         return _unravelled(mean, facts.form), PublicState(public.round + 1, wrapped)
 
     def reported(self, before: PublicState, after: PublicState) -> dict[str, Any]:
-        """Return `{"wrapped_share": x}`: x is the fraction of coordinates that wrapped around in the round's sum.
+        """Return `{"wrapped_share": x}`, with the fraction x of coordinates of the sum that wrapped around.
 
         A coordinate wraps around if it is below −2^(b−1) or above 2^(b−1) − 1, with b = `bits`.
 

@@ -155,10 +155,10 @@ class LocalAlgorithm(Part):
         return sub(point_of(carry), received)
 
     def hold(self, carry: Any, own: Any) -> Any:
-        """Return the state that a machine keeps between its rounds, updated by its local steps. Default: unchanged.
+        """Return the state that a machine keeps between its rounds, updated by its local steps.
 
-        For example, the state may become a part of the machine's last point. `keep` is called afterwards, and may
-        update the state again.
+        By default, the state is unchanged. For example, the state may become a part of the machine's last point. `keep`
+        is called afterwards, and may update the state again.
 
         Args:
             carry: the carry (the state of the local steps) after the last local step.
@@ -167,7 +167,9 @@ class LocalAlgorithm(Part):
         return own
 
     def keep(self, own: Any, message: Any, work: Work) -> Any:
-        """Return the state that a machine keeps between its rounds, updated by its clipped message. Default: unchanged.
+        """Return the state that a machine keeps between its rounds, updated by its clipped message.
+
+        By default, the state is unchanged.
 
         Args:
             own: the state that `hold` returned in this round. By default, it is the state before the round.

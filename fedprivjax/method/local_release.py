@@ -213,7 +213,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         return unravel(vector + deviation * normals(key, vector.shape))
 
     def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
-        """Return a message after compression by `encoder`, as the server decodes it; in the form of the message.
+        """Return a message after compression by `encoder` and decoding at the server, in its original form.
 
         Without an encoder, the message is unchanged. If a trusted server adds noise to compressed messages, the decoded
         message is clipped to the norm to which this noise is calibrated.
@@ -292,9 +292,10 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
 
     @property
     def reads_cohort_size(self) -> bool:
-        """True if machines' messages depend on the expected number of participants of a round, which is public.
+        """True if machines' messages depend on the expected number of participants of a round.
 
-        This is the case with an `AdaptiveClip`, whose default noise on the machines' bits depends on this number.
+        This number is public. Messages depend on it with an `AdaptiveClip`, because the default noise on the machines'
+        bits does.
         """
         return self.adaptive
 

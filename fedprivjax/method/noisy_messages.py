@@ -71,18 +71,19 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
               matrix that correlates the noises instead (`fedprivjax.noise.message_factors`).
             * `Mean()`: a `Pairwise`, with which pairs of machines also share noise. One adds it to its message, and the
               other subtracts it.
-            * `Growing()`, sums that machines build up: "uniform" or a list of standard deviations. This noise is
-              independent.
+            * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The
+              noises of a machine's messages are independent.
         relative_privacy: one number for each machine, to which its μ is proportional. The machine with the largest
             number gets the target μ. None gives all machines the target μ. It needs trust = "none", because a trusted
             server adds one noise for all machines.
-        batch: K, number of records in a message, none of which was used before. The message is the mean of their K
-            messages, each clipped separately.
+        batch: K, number of records that a machine uses in a round, none of which was used before. The machine sends the
+            mean of K terms, one for each record. Each term is clipped to norm C before the mean.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
     Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, it changes the mean of m
-    messages by at most 2C/(K·m). With `Growing()`, a record also stays in all later messages of its machine. The
-    message of round t multiplies the sum before it by (t−1)/t', where t' is the round of the machine's last message.
+    messages by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + (t−1)/t'·q_{t'} in round t, where
+    u is the mean of its K new terms, and t' is its previous round. A record then also changes all later messages of its
+    machine, which the guarantee takes into account.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -137,7 +138,8 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
             inputs: the round's participants and their records.
             noise: noise of the mean or of the running sum, [d], or None in a run without noise.
             memory: this object's state before the round.
-            limits: what the server reads, and the bound on a record's message.
+            limits: `limits.reads` is what the server reads of the messages, such as `Mean()`. `limits.bound` is the
+                bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, which is not used here.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -156,14 +158,19 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
     def increment(
         self, problem: Problem, message: Linear, inputs: RoundInputs, limits: Limits, *, private: bool
     ) -> Any:
-        """Return what one machine adds to its growing sum: the mean of its records' clipped messages.
+        """Return u, the mean increment of one machine in a round, if the algorithm's `reads` is `Growing()`.
+
+        Every record that the machine uses in the round has an increment, which `message` states. The increments are
+        clipped, and u is their mean, a pytree like the parameters. The machine then sends u + (t−1)/t'·q, where q is
+        what it sent in round t', its previous one, without noise.
 
         Args:
             problem: the optimisation problem.
-            message: message of one record, from `Algorithm.increment`.
+            message: increment of one record, as `Algorithm.increment` returned it.
             inputs: inputs of the round for this machine alone.
-            limits: what the server reads, and the bound on a record's message.
-            private: True in a run with noise. If `clip` is None, messages are then clipped to the stated bound.
+            limits: `limits.bound` is the bound on an increment's norm that the loss or the algorithm states, or None.
+            private: True in a run with noise. It matters if the object's `clip` is None: increments are then clipped to
+                `limits.bound` in a run with noise, otherwise not at all.
         """
         bound, machine = self.enforced(limits, private=private), of_record(message)
         examples = problem.take(inputs.samples, inputs.machine)
@@ -244,7 +251,8 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
 
         Args:
             stated: bound that the loss or the algorithm states.
-            plain: True if the message is the gradient at one point.
+            plain: True if the message is the gradient at one point, False for other messages. It only affects the text
+                of the stated assumption.
         """
         if self.clip is None:
             return stated

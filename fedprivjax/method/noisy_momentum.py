@@ -41,8 +41,12 @@ class NoisyMomentum(MomentumPrivacy):
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
             clipped to the bound that the loss or the algorithm states.
-        factor: correlation of the noise over rounds: "tree", {"tree": r} for trees that restart every r rounds,
-            "sensitivity tree", "independent", or a `Factor`.
+        factor: correlation of the noise over rounds. "tree" is a binary tree over rounds. A node sums the discounted
+            terms α·s_t of consecutive rounds, and has independent noise. The noise of the momentum is the discounted
+            sum of about log₂ T of these noises in T rounds. In "tree", all nodes have the same noise, `noise_std`. In
+            "sensitivity tree", a node's noise is proportional to the largest effect of one record on the node, if
+            records are used in cyclic order. {"tree": r} starts a new tree after every r rounds. "independent" adds
+            fresh noise to every α·s_t. A `Factor` object is any other correlation.
         batch: K, number of a machine's records in a round. It must divide the number of its records.
         sampler: "cyclic" for the same public order of records in every epoch, or "reshuffled" for a new public order.
         noise_rule: "accountant" for the smallest noise for the rounds in which records are used, or "paper" for Theorem
@@ -52,8 +56,10 @@ class NoisyMomentum(MomentumPrivacy):
             corresponds to the target. Default: equal μ.
         epoch: number of rounds of one epoch; set by calibration.
 
-    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. `TreeMomentum`
-    states the formula for μ.
+    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. With `factor` =
+    "tree", σ = `noise_std` and equal μ, it is `μ² = max_records Σ_nodes (2·C·α/(K·m)·Σ_t (1−α)^{z−t} / σ)²`. Here z is
+    the last round of a node. The inner sum is over the rounds t of the node that use the record. m is the expected
+    number of participants of a round with a trusted server, and 1 with trust = "none".
 
     Raises:
         Refusal: if a setting is invalid.
@@ -80,13 +86,13 @@ class NoisyMomentum(MomentumPrivacy):
     def round_noise(self, state: Path, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any):
         """Return the state of the correlated noise after this round, and the momentum's noise.
 
-        The noise is a pair: that in the momentum of this round, and that in the momentum of the previous round, [d]
-        each.
+        The momentum's noise is a pair: the noise in the momentum of this round, and the noise in the momentum of the
+        previous round, [d] each.
 
         Args:
-            state: state of the noise after the previous round.
-            drawn: normals sampled for this round.
-            noise_std: calibrated noise, by which the noise is multiplied.
+            state: state of the noise after the previous round, for `noise_std` = 1.
+            drawn: normal random numbers sampled for this round.
+            noise_std: calibrated standard deviation, by which the noises of the result are multiplied.
             reads: the `Momentum` that the server reads, which has the weight α.
             host_noise: not used.
         """

@@ -34,11 +34,11 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
     """Gaussian noise on each machine's message, a mean over a sample of its records; protects one record.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the largest Lipschitz constant stated for any machine, while each machine's noise is computed
-            from its own constant. Nothing checks this constant against the data, and the machine's guarantee holds only
-            if it is true. With a `clip`, no such assumption is needed. A `clip` is required if a message combines
-            several gradients.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the guarantee of
+            machine i relies on the Lipschitz constant L_i that the problem states for it: the noise of machine i is
+            computed from L_i. Messages are then clipped only to the largest L_i of all machines, so a wrong L_i is not
+            noticed. With a `clip`, the guarantee needs no assumption on the loss. A `clip` is required if a message
+            combines several gradients.
         batch: K, number of records in a message: one number for all machines, or one for each. None if the sampler
             needs no K, such as "full", which uses all records, or if `sampler` is an object that has its own batch.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
@@ -47,9 +47,10 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             used records' messages is still divided by K. None uses K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`.
-        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. A
-            `PaperMoments` object is a published rule whose claimed ε is invalid. It is meant for runs with a given
-            `noise_std`, in which a rule only sets the ratios between the noises of machines.
+        noise_rule: rule that computes the noise from ε. "accountant" is the smallest noise by exact accounting.
+            "advanced" is a theorem of Lowy & Razaviyayn 2023, valid but conservative. A `PaperMoments` object is the
+            formula of that paper's experiments, for reproductions only: the ε that it claims is invalid, and results
+            state a valid ε. If `noise_std` is given, the rule only determines the ratios between machines' noises.
         delta: δ of every machine, or one number for each, at most the run's δ. "records" is 1/n_i² for a machine with
             n_i records. None is the run's δ.
         relative_privacy: one number for each machine, to which its ε is proportional. The machine with the largest

@@ -68,7 +68,10 @@ class PrivateMean(MessagePrivacy):
         raise Undefined(f"{type(self).__name__} must define accountant(problem, plan)")
 
     def hiding(self, plan: Plan) -> Any:
-        """Noise that protects one record in one round, divided by σ: one number, or one for each user."""
+        """Standard deviation of the noise that protects one record in one round, divided by σ.
+
+        It is one number, or one for each user, shape [users]. σ is `noise_std`, the noise of one message.
+        """
         raise Undefined(f"{type(self).__name__} must define hiding(plan)")
 
     def theorem(self) -> str:
@@ -226,13 +229,14 @@ class GaussianMean(PrivateMean):
         return target.shared(self.relative_privacy)
 
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        """Return the setting `noises` that follows from a target, by name.
+        """Return `{"noises": r}`: each user's noise divided by the largest one, or None if all ε are equal.
 
-        It is each user's noise divided by the largest noise if users' ε differ, else None. These noises suffice even if
-        every user takes part as often as the most frequent one.
+        If users have different ε, r_i is the smallest μ of a user divided by μ_i. Here μ_i is the μ of Gaussian DP that
+        corresponds to (ε_i, δ) of user i. Calibration then chooses the largest noise such that every user's target is
+        met, even if all users take part as often as the user who takes part most often.
 
         Args:
-            target: privacy target.
+            target: privacy target, with one ε for each user if they differ. If the noise is given instead, r is None.
             epsilon: not used.
             machines: number of users.
         """
@@ -270,10 +274,18 @@ class GaussianMean(PrivateMean):
         return Sampled(Full())
 
     def hiding(self, plan: Plan) -> Any:
-        """Noise that protects one record in one round, divided by σ, the noise of one message.
+        """Standard deviation of the noise that protects one record in one round, divided by σ = `noise_std`.
 
-        With b users in a full round, it is √b for a trusted server, and √(b/2) in the pan-private model. With trust =
-        "none", it is 1, or the array of each user's noise divided by the largest, shape [users].
+        Let b be the number of users in a full round. The value depends on the attribute `trust`:
+
+        * "server": √b, because the sum of the messages has noise of variance b·σ².
+        * "pan-private": √(b/2). An intruder may read the server's memory once in a round. Half of the variance b·σ² is
+          therefore added before the first message, and the other half after the last. Only one half protects a record.
+        * "none": 1, because every message has noise of variance σ². If users have different ε, σ is the largest of
+          their noises. The value is then an array: each user's noise divided by σ, shape [users].
+
+        Args:
+            plan: plan of the run, which gives the number of users.
         """
         if self.noises is not None:
             return self._relative(plan)

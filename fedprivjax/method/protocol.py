@@ -51,7 +51,22 @@ class Protocol(Decorated):
     Settings that determine a shape or a branch are static. `init`, `round`, `output`, `iterates` and `noise` are traced
     by jax. The other functions run on the host in float64.
 
+    Give exactly one of `mu`, `epsilon` and `noise_std`. If the privacy object protects nothing, such as
+    `LocalPrivacy(unit=None)`, give none of them.
+
     Attributes:
+        algorithm: computation of machines and server: an `Algorithm`, or a `LocalAlgorithm` for methods with local
+            steps.
+        privacy: privacy object, such as `NoisyMessages(clip=1.0)`. It bounds what machines send, adds noise, and states
+            the guarantee.
+        mu: target μ of Gaussian differential privacy (GDP). inf is non-private.
+        epsilon: target ε at the δ of the run. inf is non-private. With `NoisyRecords` or `NoisyRecordSteps`, it may be
+            one number for each machine.
+        noise_std: the noise itself, in place of a target. 0 is non-private. In most privacy objects, it is a standard
+            deviation per coordinate.
+        step_size: η, step size of the algorithm, or of its local steps if there are any. None is the default from
+            theory. If no theory gives a default, calibration raises Refusal.
+        step_scale: factor by which the given or default step size is multiplied.
         calibrate_to: rule that computes the noise from a target, a key of `fedprivjax.privacy.target.CALIBRATIONS`.
             "rule" is the method's own rule. "plan" is the smallest noise for the participation schedule that was
             sampled for the run, so that the ε of the worst machine equals the target. It has no effect if `noise_std`
@@ -59,7 +74,8 @@ class Protocol(Decorated):
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model. With a given adversary, the noise is the smallest that meets the target on the participation schedule
             of the run.
-        known: facts about the algorithm that are computed once, such as the bound on its messages; set by calibration.
+        known: facts about the algorithm that calibration computes, such as the bound on its messages. None before
+            calibration.
 
     Raises:
         Refusal: if a setting is invalid, the algorithm and the privacy object do not go together, or a class outside
@@ -205,9 +221,9 @@ class Protocol(Decorated):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         """Return the mechanism that samples the run's noise, before it is scaled by `noise_std`.
 
-        It samples once per seed, and all configurations of a sweep use the same sample. Configurations differ in
-        real-valued settings, such as the clip, so the sampled noise must not depend on these. An exception are targets
-        that the privacy object lists in `noise_follows`: their configurations do not share a sample.
+        A sweep samples the noise once per seed. All its configurations, such as several clips or values of ε, use the
+        same sample and scale it. The mechanism must therefore not depend on the settings that are swept. Only for
+        targets named in `privacy.noise_follows`, a sweep samples the noise separately for each value.
 
         Args:
             problem: the optimisation problem.
@@ -257,14 +273,16 @@ class Protocol(Decorated):
         return event_against(adversary, event, sent, plan.schedule, independent=alone)
 
     def calibrate(self, problem: Problem, plan: Plan, target: Target) -> Any:
-        """Return a copy in which `noise_std`, `step_size` and `known` are set, and the target is cleared.
+        """Return a copy that can be run: its noise and step size are numbers.
 
-        The target stays if it has an ε for each machine. These ε determine how the machines' noises differ.
+        In the copy, `noise_std` is set, and `mu` and `epsilon` are None. If `epsilon` has one number for each machine,
+        it stays, because it determines the ratios between the machines' noises. `step_size` is the default if it was
+        None. `known` holds facts about the algorithm that a run needs, such as the bound on its messages.
 
         Args:
             problem: the optimisation problem.
             plan: plan of the run: who takes part in each round, and which records each message uses.
-            target: privacy target, or a given noise.
+            target: privacy target: an ε at some δ, a μ, or a noise (`noise_std`) in place of both.
         """
         ready = self.rounds.prepared(problem, plan, target)
         noise_std = noise_for(ready, problem, plan, target)

@@ -32,9 +32,10 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
     """Gaussian noise in local steps on single records; protects one record of one machine without a trusted server.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the largest Lipschitz constant stated for any machine, while each machine's noise is computed
-            from its own constant, which nothing checks.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the guarantee of
+            machine i relies on the Lipschitz constant L_i that the problem states for it: the noise of machine i is
+            computed from L_i. Messages are then clipped only to the largest L_i of all machines, so a wrong L_i is not
+            noticed. With a `clip`, the guarantee needs no assumption on the loss.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. It

@@ -80,13 +80,16 @@ class Privacy(Part):
     A privacy object defines `event`, which says what is released and with which noise, and `mechanism`, which samples
     the noise. Guarantees name the class whose `event` they rely on.
 
-    If a subclass overrides a function that can change what is released, the parent's event may no longer be true. It
-    must then define `event` again, or private runs raise Refusal. Functions that cannot change it are listed in `FREE`.
+    If a subclass overrides a function that can change what is released, the parent's event may no longer be true. The
+    subclass must then define `event` again, otherwise private runs raise Refusal. Functions that cannot change what is
+    released are listed in `fedprivjax.method.release.FREE`.
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
-        noise_follows: names of targets, such as "epsilon", on which the sampling of the noise depends. It is () if
-            targets only scale the noise.
+        noise_follows: () by default. A sweep over privacy targets then samples the noise once, and multiplies it by the
+            `noise_std` of each target. A subclass sets ("mu", "epsilon") if the result of `mechanism` depends on the
+            target in another way, for example because machines' noises have ratios that depend on ε. A sweep then
+            samples the noise for each target.
         weighs_machines: True if different weights of machines are taken into account, in messages and in `event`.
         shares_noise: True if machines also share noise with each other. `event` does not count this noise, but
             `sent_noise` does.
@@ -182,11 +185,16 @@ class Privacy(Part):
         return None
 
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        """Return settings of a protocol that follow from a target, by name. Default: none.
+        """Return settings that calibration computes from the privacy target, by name. Default: {}.
+
+        For example, if users have different ε, the result can hold the ratios between their noises. The settings are
+        those of this object or of its protocol.
 
         Args:
-            target: privacy target, or a given noise.
-            epsilon: the protocol's `epsilon`. With a given noise, it only determines how the machines' noises differ.
+            target: privacy target: an ε at some δ, a μ, or a noise (`noise_std`) in place of both.
+            epsilon: the protocol's setting `epsilon`: one number, one for each machine, or None. If the target is a
+                noise, `epsilon` can hold a number for each machine, from which the ratios between machines' noises
+                follow.
             machines: number of machines.
         """
         return {}
@@ -206,7 +214,8 @@ class MessagePrivacy(Privacy):
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
             is above 1 if the object needs gradients at further points.
-        why_means: reason why the server can only read means, which the error message quotes, or "".
+        why_means: text for the error message if the algorithm's `reads` is not `Mean()`, but for example `Sum()`, and
+            this object does not support it. It begins with ", because" and gives the reason. "" gives no reason.
     """
 
     several_epochs: ClassVar[bool] = False
@@ -249,7 +258,8 @@ class MessagePrivacy(Privacy):
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
             memory: this object's state before the round.
-            limits: what the server reads, and the bound on a record's message.
+            limits: `limits.reads` is what the server reads of the messages, such as `Mean()`. `limits.bound` is the
+                bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -259,12 +269,13 @@ class MessagePrivacy(Privacy):
     def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
         """Return the noisy mean of a round's messages as the server reads it, and clipping metrics by name.
 
-        By default, it is `total` divided by `divisor`, plus the noise.
+        By default, it is the sum that the function `total` returns, divided by the number that the function `divisor`
+        returns, plus the noise.
 
         Args:
             problem: the optimisation problem.
-            machine: function that computes one record's message. Its argument is an oracle: a function that returns the
-                gradients of the record's loss at the given points.
+            machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
+                gradient of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, [d], or None in a run without noise.
             key: random key of the round, for random choices other than the noise.
@@ -279,8 +290,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             problem: the optimisation problem.
-            machine: function that computes one record's message. Its argument is an oracle: a function that returns the
-                gradients of the record's loss at the given points.
+            machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
+                gradient of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
             inputs: the round's participants and their records.
             bound: bound on the L2 norm to which each record's message is clipped, or None.
         """
@@ -312,14 +323,16 @@ class MessagePrivacy(Privacy):
     def messages(
         self, problem: Problem, message: Linear, inputs: RoundInputs, noise: Any, limits: Limits, key: Any
     ) -> Any:
-        """Return the message of each participant after clipping and without noise, leaves [per_round, ...].
+        """Return the message of each participant after clipping and before noise, leaves [per_round, ...].
 
         Args:
             problem: the optimisation problem.
             message: message of one record.
             inputs: the round's participants and their records.
-            noise: the round's noise, or None in a run without noise.
-            limits: what the server reads, and the bound on a record's message.
+            noise: the round's noise, or None in a run without noise. It is not added. By default, it only matters if
+                `clip` is None: messages are then clipped to `limits.bound` in a run with noise, otherwise not at all.
+            limits: `limits.reads` is what the server reads of the messages, such as `Mean()`. `limits.bound` is the
+                bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -328,10 +341,11 @@ class MessagePrivacy(Privacy):
     def enforced(self, limits: Limits, *, private: bool) -> Any:
         """Return the norm to which each record's message is clipped, or None for no clipping.
 
-        It is `clip`. Without a clip, it is the stated bound in a private run, and None in a run without noise.
+        It is `clip`, if `clip` is not None. Otherwise, it is `limits.bound` in a run with noise, and None in a run
+        without noise.
 
         Args:
-            limits: what the server reads, and the stated bound on a record's message.
+            limits: its attribute `bound` is the bound on a message's L2 norm that the loss or the algorithm states.
             private: True in a run with noise.
         """
         return limits.bound if self.clip is None and private else self.clip
@@ -362,12 +376,13 @@ class MessagePrivacy(Privacy):
         return state, jax.tree.map(lambda z: noise_std * z, drawn)
 
     def of_message(self, own_noise: Any, reads: Reads) -> Any:
-        """Return the noise in each participant's message, [per_round, d], from the noise of the machines.
+        """Return the noise that is part of each participant's message, for transcripts; [per_round, d].
 
-        By default, it is the noise of the machines unchanged.
+        By default, it is `own_noise`. A subclass overrides this function if its mechanism returns the noise in another
+        form.
 
         Args:
-            own_noise: noise that the mechanism sampled for each participating machine, [per_round, d].
+            own_noise: noise that the mechanism sampled separately for each participant, [per_round, d].
             reads: function of the messages that the server reads, such as `Mean()`.
         """
         return own_noise
@@ -442,11 +457,14 @@ class MessagePrivacy(Privacy):
         return 0
 
     def bounded(self, stated: NormBound, *, plain: bool) -> NormBound:
-        """Return the bound on a record's message in L2 norm: `clip`, or the stated bound if `clip` is None.
+        """Return the bound on the L2 norm of a record's message, and the assumptions from which it follows.
+
+        The bound is `clip`, or `stated` if `clip` is None.
 
         Args:
-            stated: bound that the loss or the algorithm states.
-            plain: True if the message is the gradient at one point.
+            stated: bound that the loss or the algorithm states, with its assumptions.
+            plain: True if the message is the gradient at one point, False for other messages. By default, it is not
+                used. A subclass may use it to name the assumptions.
         """
         if self.clip is None:
             return stated

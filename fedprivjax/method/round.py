@@ -92,8 +92,9 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
 
     Args:
         problem: the optimisation problem.
-        machine: function that computes one record's message. Its argument is an oracle: a function that returns the
-            gradients of the record's loss at the given points. The message must be linear in the gradients.
+        machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
+            of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients. The message must be linear in
+            the gradients.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm of a record's message, or None.
 
@@ -148,8 +149,8 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
 
     Args:
         problem: the optimisation problem.
-        machine: function that computes one record's message. Its argument is an oracle: a function that returns the
-            gradients of the record's loss at the given points.
+        machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
+            of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm to which each record's message is clipped, or None.
     """
@@ -181,8 +182,8 @@ def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
 
     Args:
         problem: the optimisation problem.
-        machine: function that computes one record's message. Its argument is an oracle: a function that returns the
-            gradients of the record's loss at the given points.
+        machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
+            of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
         examples: features and labels (or other data) of the records, leaves with a leading axis.
     """
     return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)

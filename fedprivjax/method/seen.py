@@ -114,8 +114,8 @@ def view_of(protocol: Any, problem: Problem, plan: Plan, full: FullView) -> View
 class Costs(Optionals):
     """Costs of a protocol, such as the bits of a message, computed on the host.
 
-    For each cost, the protocol's own function is used if it has one, otherwise the function of `protocol.rounds`, and
-    otherwise the default in this class.
+    This class has a default for each cost. If the protocol has a member of the same name, it replaces the default.
+    Otherwise, a member of `protocol.rounds` does, which is the object that computes the protocol's rounds.
 
     Attributes:
         gradients_spared: number of gradients per use of a record that the method needs but the simulation does not,

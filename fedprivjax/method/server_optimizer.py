@@ -119,13 +119,22 @@ class ServerOptimizer:
         return not callable(self.factory)
 
     def leaves(self) -> dict[str, Any]:
-        """Return the numbers that can be swept, by name. None stands for the factory's default."""
+        """Return the numbers that can be swept, by name, such as `{"b1": 0.8, "b2": None}` for Adam.
+
+        None stands for a number that was not given. The optax function that makes the optimiser, such as `optax.adam`,
+        then uses its default.
+        """
         given = dict(zip(self.names, self.values, strict=True))
         free = server_checks.free_names(self.factory) - dict(self.fixed).keys()
         return {name: given.get(name) for name in sorted({*free, *given})}
 
     def with_values(self, values: Mapping[str, Any]) -> "ServerOptimizer":
-        """Return a copy with other settings by name, such as `{"b1": 0.8}`. None means the factory's default."""
+        """Return a copy with other settings.
+
+        Args:
+            values: new settings by name, such as `{"b1": 0.8}`. Other settings stay. None stands for the default of the
+                optax function that makes the optimiser, such as `optax.adam`.
+        """
         fixed = dict(self.fixed)
         settings = {**fixed, **dict(zip(self.names, self.values, strict=True)), **values}
         given = {name: one for name, one in settings.items() if one is not None or name in fixed}
@@ -134,10 +143,16 @@ class ServerOptimizer:
     # ---- traced
 
     def made(self, step: Any = 1.0) -> "optax.GradientTransformation":
-        """Return the optax transformation that the factory makes.
+        """Return the optax transformation for a step size: its updates are added to the parameters.
+
+        * If `factory` has an argument `learning_rate`, such as `optax.adam`, it is called with the step size.
+        * If `factory` returns a schedule, the updates are minus the step size times the schedule times the gradient.
+        * If `factory` returns any other transformation, its updates are multiplied by minus the step size.
+        * If `factory` is itself a transformation, such as `optax.adam(0.1)`, its updates are multiplied by the step
+          size.
 
         Args:
-            step: step size, which becomes its learning rate.
+            step: step size.
         """
         import optax
 
@@ -181,8 +196,9 @@ class ServerOptimizer:
             params: parameters, of which only the shapes matter.
 
         Raises:
-            Refusal: if the factory raises an exception or does not return a transformation, if the state is not a
-                pytree of arrays of fixed shapes, or if updates have other shapes than the parameters.
+            Refusal: if `factory`, the function that makes the optimiser (such as `optax.adam`), raises an exception or
+                does not return an optax transformation or schedule. Also if the optimiser's state is not a pytree of
+                arrays of fixed shapes, or if its updates have other shapes than the parameters.
         """
         leaves, tree = jax.tree.flatten(params)
         server_checks.check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)

@@ -109,8 +109,8 @@ class BitMean(PrivateMean):
 
         Args:
             problem: the optimisation problem.
-            machine: function that computes one record's message. Its argument is an oracle: a function that returns the
-                gradients of the record's loss at the given points.
+            machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
+                gradient of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
             inputs: the round's participants and their records.
             noise: the round's noise bits, from `round_noise`, or None in a run without noise.
             key: random key of the round, for the random rounding.
@@ -151,7 +151,8 @@ class BitMean(PrivateMean):
             message: message of one record.
             inputs: the round's participants and their records.
             noise: the round's noise bits, or None in a run without noise.
-            limits: what the server reads, and the bound on a record's message.
+            limits: `limits.reads` is what the server reads of the messages, such as `Mean()`. `limits.bound` is the
+                bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for the random rounding.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -168,12 +169,13 @@ class BitMean(PrivateMean):
         return jnp.where(noise.scale > 0, present[:, None] * values, rows)
 
     def round_noise(self, state: Any, drawn: Any, noise_std: Any, reads: Reads, host_noise: Any) -> tuple[Any, Any]:
-        """Return an empty state, and the round's noise, counted in levels.
+        """Return the given state, and the round's noise.
 
-        The noise is the number of noise bits that are 1, minus its expectation.
+        In each coordinate, the noise is the number of noise bits that are 1, minus its expectation. One bit corresponds
+        to one of the integer levels to which users round their coordinates.
 
         Args:
-            state: not used.
+            state: returned unchanged.
             drawn: the mechanism's sample for the round.
             noise_std: calibrated noise σ.
             reads: function of the messages that the server reads, here `Mean()`.
@@ -191,7 +193,15 @@ class BitMean(PrivateMean):
     # ---- on the host
 
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
-        """Return the setting `vector_sum` by name: the levels and noise bits that have the calibrated noise.
+        """Return `{"vector_sum": s}`, where the `VectorSum` s states which bits users send in the run.
+
+        It holds the number of levels to which users round a coordinate, and the number of random noise bits that they
+        add. The noise bits of one user have the standard deviation `noise_std`, in units of the message.
+
+        Args:
+            facts: facts of the run, such as the number of users in a round.
+            noise_std: σ, calibrated standard deviation of one user's noise in a coordinate.
+            target: privacy target, or a given noise.
 
         Raises:
             Refusal: if the noise was given and the accounting does not cover it.
@@ -245,9 +255,10 @@ class BitMean(PrivateMean):
             binomial.require_drawable(self.vector_sum.trials)
 
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> binomial.HostNoise:
-        """Return the binomial noise of every round, sampled on the host with its exact distribution.
+        """Return the noise of every round, sampled on the host from its exact binomial distribution.
 
-        It is counted in levels: number of noise bits that are 1, minus the expectation; leaves [rounds, …].
+        In a coordinate of a round's sum, the noise is Z − E[Z], where Z is the number of the users' noise bits that are
+        1. The result holds the integers Z − ⌊E[Z]⌋, [rounds, d], and the remainders E[Z] − ⌊E[Z]⌋, [rounds].
 
         Args:
             plan: plan of the run, which gives the number of participants of each round.
@@ -286,10 +297,14 @@ class BitMean(PrivateMean):
         return BinomialSums(self._users(plan), problem.dimension, levels, self.rounding, self.accounting)
 
     def hiding(self, plan: Plan) -> float:
-        """Noise that protects one record in one round, divided by σ: always 1.
+        """Number by which `noise_std` is multiplied before it is given to the accountant: always 1.
 
-        σ is not multiplied by a number of users, because the accountant already takes the number of honest users into
-        account.
+        `noise_std` is the standard deviation of one user's noise bits in a coordinate. The noise bits of all honest
+        users of a round protect a record. The accountant receives the number of honest users separately, so no factor
+        is needed here.
+
+        Args:
+            plan: not used.
         """
         return 1.0
 
@@ -329,10 +344,13 @@ class BitMean(PrivateMean):
         return cheu.rounding_constant(users=users, levels=levels, dimension=problem.dimension)
 
     def noisy_users(self, plan: Plan) -> int:
-        """Number of users to whose noise σ refers: the variance of a sum's noise is σ² times this number.
+        """Number n such that the noise in a coordinate of a round's sum has variance n·σ² (σ = `noise_std`).
 
-        It is the number of users in a round. If rounds have several sizes, announced before the run, it is the smallest
-        size. In larger rounds, every user adds fewer noise bits, so that the noise of the sum stays about the same.
+        It is the number of users in a round. If the number varies, and was announced before the run, it is the smallest
+        number. In rounds with more users, every user adds fewer noise bits, so that the variance stays about the same.
+
+        Args:
+            plan: plan of the run, which gives the number of users of each round.
         """
         return int(plan.schedule.present.sum(axis=1).min()) if plan.schedule.announced else plan.size.per_round
 

@@ -92,16 +92,16 @@ class VectorSum:
         return jnp.clip((low + up).astype(jnp.int32) + levels // 2, 0, levels)
 
     def estimate(self, total_levels, noise_levels, users, remainder=0.0) -> jax.Array:
-        """Return the estimated sum of the users' vectors, float32 [d].
+        """Return the estimated sum of the users' vectors, (2D/g)·(L − n·g/2 + Z − r); float32 [d].
 
-        In the arguments, n is the number of users, q the noise bits per user and coordinate (`trials`), and p the
-        probability that one of them is 1.
+        Here D = `bound`, g = `levels`, q = `trials`, and p = `probability`.
 
         Args:
-            total_levels: sum over users of their vectors' coordinates, rounded to whole numbers (levels); int32 [d].
-            noise_levels: number of noise bits that are 1, minus ⌊n·q·p⌋, int32 [d].
-            users: n; may be traced.
-            remainder: n·q·p − ⌊n·q·p⌋, the part of the expected number of ones that the integer above leaves out.
+            total_levels: L, sum over users of the integer levels, from 0 to g, to which they rounded their coordinates;
+                int32 [d].
+            noise_levels: Z, number of all users' noise bits that are 1, minus ⌊n·q·p⌋; int32 [d].
+            users: n, number of users. It may be traced by JAX.
+            remainder: r = n·q·p − ⌊n·q·p⌋. The expected number of noise bits that are 1 is n·q·p, so Z − r has mean 0.
         """
         span = jnp.asarray(users).astype(jnp.int32) * jnp.asarray(self.levels).astype(jnp.int32)
         counted = (total_levels - span // 2 + noise_levels).astype(jnp.float32)  # centred: both terms are below 2³⁰

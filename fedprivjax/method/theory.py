@@ -38,21 +38,22 @@ class TheoryChoices:
 
 @dataclass(frozen=True)
 class Theory:
-    """What theory states about a method: default step size, error bound, and other choices. All are functions.
+    """What theory states about a method: its default step size, its error bound, and similar facts.
 
-    A method's file defines its theory next to its algorithm.
+    Attributes are functions, except `not_planned`.
 
     Attributes:
         step: `(protocol, problem, plan, target) -> number`, the default size of plain gradient steps, for a protocol
             whose noise is known. It returns inf if a constant is missing. If `step` is None, no theory gives a step
             size, and users must set it.
-        norm: `(protocol, problem, plan) -> number`, bound on the root mean square norm of the noisy gradient in a plain
-            step. The default step size of another optimiser is that of plain steps times this norm, divided by the mean
-            norm of the optimiser's updates for a constant gradient of this norm. None if only plain steps have a
-            default.
+        norm: `(protocol, problem, plan) -> B`, bound B on the root mean square norm of the noisy gradient in a plain
+            step. It gives a default step size for other optimisers, such as Adam: η·B/u, where η is the result of
+            `step`. Here u is the mean norm of the optimiser's updates, at learning rate 1, if all gradients are equal
+            and have norm B. If `norm` is None, other optimisers have no default.
         bound: `(protocol, run) -> Bound`, the error bound of a calibrated protocol's planned run with plain steps.
         uses: `(class) -> tuple of Use`, the ways of using the protocol's class that `fedprivjax plan` compares.
-        not_planned: reason why `fedprivjax plan` does not compare the method, if `uses` returns an empty tuple.
+        not_planned: text that gives the reason why `fedprivjax plan` does not compare the method. It is used if `uses`
+            returns an empty tuple.
         choices: `(protocol, problem) -> TheoryChoices`, functions that compute sizes and constants, such as the number
             of rounds.
         equivalent: `(protocol, machines) -> protocol`, one representative of all protocols whose runs have the same
@@ -83,8 +84,12 @@ class Theory:
     def default_step(self, protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
         """Return the default step size of a protocol whose noise is known, or inf if a constant is missing.
 
-        It is 1 if the protocol's optimiser is an optax transformation with its own learning rate. For another
-        optimiser, the step size of plain steps is scaled such that a run along a constant direction moves equally far.
+        Let η be the default for plain gradient steps, which is the result of `step`.
+
+        * Without an optimiser, it is η.
+        * With an optax transformation that has its own learning rate, such as `optax.adam(0.1)`, it is 1.
+        * With any other optimiser, such as `optax.adam`, it is the step size with which the optimiser moves as far as
+          plain steps of size η, if all gradients of the run are equal and have the norm B (`norm`).
 
         Args:
             protocol: protocol that passed `require_step`.
@@ -110,9 +115,10 @@ class Theory:
         return scaled_step(optimizer, plain, problem, plan.size.rounds, self.norm(protocol, problem, plan))
 
     def error_bound(self, protocol: Any, run: PlannedRun) -> Bound:
-        """Return the error bound of a planned run with plain steps. For other optimisers, none is known.
+        """Return the error bound of a planned run, or a `Bound` without terms if none is known.
 
-        The result then has no terms, and states this reason.
+        If the protocol has an optimiser of server or local steps, no bound is known, because theorems are for plain
+        gradient steps. The attribute `theorem` of the result then states this reason.
 
         Args:
             protocol: calibrated protocol of the run.

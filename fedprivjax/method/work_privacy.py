@@ -58,10 +58,15 @@ class WorkPrivacy(Privacy):
     """Base class of privacy objects of methods with local steps.
 
     A custom one is a `flax.struct.dataclass` that defines `event`, which says what is released and with which noise,
-    and `mechanism`, which samples the noise. It overrides further functions if it differs from the defaults: `bounded`,
-    `sent` and `encoded` at a machine, `divisor` and `read` at the server. The defaults are those of noise in local
-    steps, with messages that are neither clipped nor noised as a whole. The package's own privacy objects cannot be
-    subclassed.
+    and `mechanism`, which samples the noise. For noise in local steps, it also defines `step_noise`, which returns the
+    noise of one step. For noise in messages or in their mean, it overrides some of these functions:
+
+    * At a machine, `bounded` clips the whole message, `sent` adds noise to it, and `encoded` compresses it. By default,
+      they leave the message unchanged.
+    * At the server, `divisor` returns the number by which the sum of the messages is divided, by default the sum of
+      their weights. `read` returns the mean that the server reads, by default without noise.
+
+    The package's own privacy objects cannot be subclassed.
 
     The object may keep a state between rounds, such as the current value of an adaptive clip. The state is public, so
     every adversary may see it.
@@ -72,11 +77,14 @@ class WorkPrivacy(Privacy):
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
         clip: bound on the L2 norm of every record's message in a local step, enforced by clipping, or None.
         update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping, or None.
-        noise: correlation of a trusted server's noise over rounds.
+        noise: correlation of a trusted server's noise over rounds: "independent" (the default) for fresh noise in every
+            round, or another value of the setting `noise_schedule` of `FedAvg`, such as "tree".
         encoder: encoder that compresses the machines' messages, or None.
         adaptive: True if the bound on the messages changes from round to round.
-        at_machines: True if the simulation samples noise separately for every machine.
-        noise_together: True if the noise of a local step is sampled for all machines of a round at once.
+        at_machines: True (the default) if every machine adds noise of its own, in its local steps or to its message.
+            False if noise is sampled once per round, and `read` adds it to the mean of the messages.
+        noise_together: form of the argument `noise` of `step_noise`. False (the default) if each machine samples the
+            noise of a step from a random key of its own. True if all machines of a round sample it from one key.
         noisy_steps: True if every local step has noise that protects a record. The guarantee then also holds if an
             adversary sees the points of a machine between its steps.
         reads_cohort_size: True if messages or their costs depend on the expected number of participants of a round,
@@ -107,7 +115,7 @@ class WorkPrivacy(Privacy):
     # ---- at a machine, traced
 
     def start(self) -> Any:
-        """Return the object's public state before the first round, such as the first adaptive clip. Default: ()."""
+        """Return the object's public state before the first round, such as an adaptive clip. Default: ()."""
         return ()
 
     def of_batch(self, problem: Problem, message: Linear, minibatch: Minibatch, noise: Any, facts: Facts) -> Any:
@@ -132,8 +140,10 @@ class WorkPrivacy(Privacy):
         """Return the noise of one local step of a machine, [d].
 
         Args:
-            noise: if `noise_together` is True, a pair of the round's noise and the machine's index among the
-                participants. Otherwise, a pair of the machine's random key and the standard deviation of its noise.
+            noise: the pair (key, std) if the attribute `noise_together` is False (the default): a random key of the
+                machine, and the standard deviation of its noise. If `noise_together` is True, it is the pair (round,
+                index): the noise of all participants as `round_noise` returns it, and the machine's index among the
+                participants.
             step: number of the step in the round, from 0.
             dimension: d, number of parameters.
         """

@@ -136,10 +136,11 @@ class Setting:
 
     @property
     def split(self) -> Problem:
-        """The setting's problem with equally many records on every machine, for methods that sample them.
+        """The setting's problem with `samples` records on every machine, for methods that need only the number.
 
-        The records of different machines have the same indices, which saves memory. It is used for methods that do not
-        account for each record separately.
+        The problem has no data. To save memory, the rows of its partition table are equal: every machine's records have
+        the indices 0 to `samples` − 1. Methods that account for each record separately use `owned`, where all indices
+        differ.
         """
         table = EqualTable(self.machines, self.samples)
         return self._once("split", lambda: replace(self.problem, partition_table=table))
@@ -183,14 +184,18 @@ class Setting:
         return Plan(schedule, samples, weights, secret=sampler.secret, sampler=sampler)
 
     def epochs(self, sampler: Sampler, rounds: int) -> Plan:
-        """Return a sampled run plan for `owned`: who takes part in each round, and with which records.
+        """Return a sampled run plan for a problem in which every machine uses its own records repeatedly.
+
+        The problem is the property `owned`, in which every record belongs to one machine. The plan says who takes part
+        in each round, and which records each message uses.
 
         Args:
             sampler: sampler of the records of a message.
             rounds: number of rounds.
 
         Raises:
-            Refusal: if records would be used more often in total than the limit on planned uses allows.
+            Refusal: if the plan would be too large. This is the case if its messages use records more than 2.5 million
+                times in total, or if there are more than 2.5 million records.
         """
         uses = rounds * self.per_round * sampler.batch_of(self.samples)
         if max(uses, self.machines * self.samples) > MAX_USES:

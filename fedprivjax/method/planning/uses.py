@@ -63,8 +63,9 @@ class Use:
         name: name of this use, or "" if the method has only one.
         drafts: function from a `Setting` to candidates. The candidate with the smallest error bound represents the
             method.
-        passes: number of passes over machines' records in a pilot run, or None for the number in the plan. It is set
-            for methods whose theory assumes the worst case and therefore chooses an impractical number.
+        passes: number of passes over machines' records in a pilot run, a run on synthetic data that tests the method
+            (`fedprivjax plan --pilot`). If it is None, the pilot run has as many rounds as the plan that the theory
+            chose. Set a number if the theory chooses impractically many rounds.
         iterate: name of the iterate (`Algorithm.iterates`) whose accuracy a pilot run reports, or None for the output.
     """
 
