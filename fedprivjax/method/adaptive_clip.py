@@ -57,8 +57,8 @@ class AdaptiveClip(Decorated):
         start: the clip of the first round, in the units of the update. It must be given.
         rate: η, learning rate of the logarithm of the clip.
         count_noise: σ_b, standard deviation of the noise on the sum of the bits with a trusted server, or on each
-            machine's bit with trust = "none". It must exceed z/2, so that u < 1. If it is None, it is z with trust =
-            "none", and max(z, m/20) with a trusted server and m expected participants of a round.
+            machine's bit with trust = "none". It must exceed z/2, so that u < 1. The default None stands for z with
+            trust = "none", and for max(z, m/20) with a trusted server and m expected participants of a round.
 
     **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. The clips are
     computed from its releases.
@@ -146,7 +146,7 @@ class AdaptiveClip(Decorated):
         return jnp.where(multiplier > 0, multiplier / (2 * count_noise), EVEN)
 
     def update_factor(self, factor) -> Any:
-        """Return √(1 − u²), the bound on the norm of the scaled update in a machine's message.
+        """Return √(1 − u²), the factor with which an update enters a machine's message of norm at most 1.
 
         The message is the pair (√(1 − u²)·Δ̃/C, ±u), with the update Δ̃, clipped to norm C. The sign is + if the update
         was within the clip. The L2 norm of the message is at most √((1 − u²) + u²) = 1.

@@ -238,8 +238,8 @@ class IntegerSums(WorkPrivacy):
 
         The factor s is the scale of the run. Each coordinate becomes one of its two nearest integers, without bias. If
         the norm of the result exceeds the bound to which the noise is calibrated, the rounding is repeated. This
-        function neither adds noise nor reduces the integers modulo 2^`bits`. Both happen later, to the sum of the
-        machines' integers.
+        function neither adds noise nor reduces the integers modulo 2^`bits`. The simulation does both on the sum of the
+        machines' integers, which gives the same distribution.
 
         Args:
             message: y, the clipped and rotated update, as `sent` returns it; float32 [D], where D is the dimension of

@@ -77,13 +77,13 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
             number gets the target μ. None gives all machines the target μ. It needs trust = "none", because a trusted
             server adds one noise for all machines.
         batch: K, number of records that a machine uses in a round, none of which was used before. The machine sends the
-            mean of K terms, one for each record. Each term is clipped to norm C before the mean.
+            mean of these records' messages, each clipped to norm C.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
     Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, it changes the mean of m
     messages by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + (t−1)/t'·q_{t'} in round t, where
-    u is the mean of its K new terms, and t' is its previous round. A record then also changes all later messages of its
-    machine, which the guarantee takes into account.
+    u is the mean of the K new records' clipped messages, and t' is its previous round. A record then also changes all
+    later messages of its machine, which the guarantee takes into account.
 
     Raises:
         Refusal: if a setting is invalid.

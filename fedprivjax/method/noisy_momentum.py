@@ -41,12 +41,16 @@ class NoisyMomentum(MomentumPrivacy):
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
             clipped to the bound that the loss or the algorithm states.
-        factor: correlation of the noise over rounds. "tree" is a binary tree over rounds. A node sums the discounted
-            terms α·s_t of consecutive rounds, and has independent noise. The noise of the momentum is the discounted
-            sum of about log₂ T of these noises in T rounds. In "tree", all nodes have the same noise, `noise_std`. In
-            "sensitivity tree", a node's noise is proportional to the largest effect of one record on the node, if
-            records are used in cyclic order. {"tree": r} starts a new tree after every r rounds. "independent" adds
-            fresh noise to every α·s_t. A `Factor` object is any other correlation.
+        factor: correlation of the noise over rounds:
+
+            * "tree": a binary tree, whose nodes are intervals of rounds. Each node has independent noise of standard
+              deviation `noise_std`. The noise of m_t is a discounted sum of the noises of about log₂ t nodes, which
+              together cover the rounds 1 to t.
+            * {"tree": r}: the same, with a new tree after every r rounds.
+            * "sensitivity tree": a tree in which the noise of a node is proportional to the largest change of the
+              node's sum by one record, if records are used in cyclic order.
+            * "independent": fresh noise of standard deviation `noise_std` on every α·s_t.
+            * a `Factor` object: any other correlation.
         batch: K, number of a machine's records in a round. It must divide the number of its records.
         sampler: "cyclic" for the same public order of records in every epoch, or "reshuffled" for a new public order.
         noise_rule: "accountant" for the smallest noise for the rounds in which records are used, or "paper" for Theorem
@@ -56,10 +60,10 @@ class NoisyMomentum(MomentumPrivacy):
             corresponds to the target. Default: equal μ.
         epoch: number of rounds of one epoch; set by calibration.
 
-    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. With `factor` =
-    "tree", σ = `noise_std` and equal μ, it is `μ² = max_records Σ_nodes (2·C·α/(K·m)·Σ_t (1−α)^{z−t} / σ)²`. Here z is
-    the last round of a node. The inner sum is over the rounds t of the node that use the record. m is the expected
-    number of participants of a round with a trusted server, and 1 with trust = "none".
+    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. For the factor
+    "tree" and equal μ, `μ² = max_records Σ_nodes (2·C·α/(K·m)·Σ_t (1−α)^{z−t} / σ)²` with σ = `noise_std`. The inner
+    sum is over the rounds t of a node that use the record, and z is the last round of the node. With a trusted server,
+    m is the expected number of participants of a round. With trust = "none", m is 1.
 
     Raises:
         Refusal: if a setting is invalid.

@@ -57,9 +57,9 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             number gets the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the
             target ε.
         trust: "none" if each machine trusts no one else. "shuffler" if a trusted shuffler hides who sent which message
-            of a round. Messages must then have one record each.
-        noise: "independent", or a `Pairwise`. With it, pairs of machines also share noise: one adds it to its message,
-            and the other subtracts it.
+            of a round. With a shuffler, `batch` must be 1.
+        noise: "independent", or a `Pairwise`. With a `Pairwise`, pairs of machines also share noise: one machine adds
+            it to its message, and the other subtracts it.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
     one (`relation`). With a shuffler, the guarantee is for all shuffled messages together, for replacing one record of

@@ -214,8 +214,9 @@ class MessagePrivacy(Privacy):
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
             is above 1 if the object needs gradients at further points.
-        why_means: text for the error message if the algorithm's `reads` is not `Mean()`, but for example `Sum()`, and
-            this object does not support it. It begins with ", because" and gives the reason. "" gives no reason.
+        why_means: reason why an algorithm cannot be combined with this object if it reads something other than means,
+            such as a running sum. The error message contains the reason after the name of this object. It therefore
+            begins with ", because". The default "" gives no reason.
     """
 
     several_epochs: ClassVar[bool] = False

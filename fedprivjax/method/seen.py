@@ -18,9 +18,11 @@ from fedprivjax.problem.problem import Problem, numbers_of_one
 
 
 class Seen(Optionals):
-    """An adversary's view of a protocol: its own functions or those of its rounds, else these.
+    """Functions that compute an adversary's view of a protocol.
 
-    All but `view` are traced.
+    Each member is looked up by its name in this order: in the protocol, in the object that computes the protocol's
+    rounds (`protocol.rounds`), and in this class, which has the defaults. `view` and `reduced` run on the host. The
+    other functions can be traced by JAX.
 
     Attributes:
         holds_models: True if every machine holds a model, which `models` returns.
@@ -114,8 +116,8 @@ def view_of(protocol: Any, problem: Problem, plan: Plan, full: FullView) -> View
 class Costs(Optionals):
     """Costs of a protocol, such as the bits of a message, computed on the host.
 
-    This class has a default for each cost. If the protocol has a member of the same name, it replaces the default.
-    Otherwise, a member of `protocol.rounds` does, which is the object that computes the protocol's rounds.
+    Each member is looked up by its name in this order: in the protocol, in the object that computes the protocol's
+    rounds (`protocol.rounds`), and in this class, which has the defaults.
 
     Attributes:
         gradients_spared: number of gradients per use of a record that the method needs but the simulation does not,

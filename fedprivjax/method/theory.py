@@ -40,8 +40,6 @@ class TheoryChoices:
 class Theory:
     """What theory states about a method: its default step size, its error bound, and similar facts.
 
-    Attributes are functions, except `not_planned`.
-
     Attributes:
         step: `(protocol, problem, plan, target) -> number`, the default size of plain gradient steps, for a protocol
             whose noise is known. It returns inf if a constant is missing. If `step` is None, no theory gives a step
@@ -84,15 +82,14 @@ class Theory:
     def default_step(self, protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
         """Return the default step size of a protocol whose noise is known, or inf if a constant is missing.
 
-        Let η be the default for plain gradient steps, which is the result of `step`.
-
-        * Without an optimiser, it is η.
-        * With an optax transformation that has its own learning rate, such as `optax.adam(0.1)`, it is 1.
-        * With any other optimiser, such as `optax.adam`, it is the step size with which the optimiser moves as far as
-          plain steps of size η, if all gradients of the run are equal and have the norm B (`norm`).
+        * For plain gradient steps, it is η, the result of this theory's function `step`.
+        * If the protocol has an optax transformation with its own learning rate, such as `optax.adam(0.1)`, it is 1.
+        * For another optimiser, such as `optax.adam`, take a run whose gradients are all equal, with the norm that this
+          theory's function `norm` returns. The default is the step size with which the optimiser moves as far in this
+          run as plain steps of size η.
 
         Args:
-            protocol: protocol that passed `require_step`.
+            protocol: protocol whose noise is known, and which needs a default step size.
             problem: the optimisation problem.
             plan: plan of the run: who takes part in each round, and which records each message uses.
             target: privacy target.

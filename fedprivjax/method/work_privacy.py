@@ -201,9 +201,9 @@ class WorkPrivacy(Privacy):
     def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> Any:
         """Return the round's noise, in the form in which other functions of this object receive it.
 
-        If `at_machines` is False, the default is the mechanism's sample times `noise_std`: the noise that the server
-        adds. If `at_machines` is True, every machine samples its own noise. The default is then a pair: a random key,
-        and the standard deviations of the participants' noise, [per_round].
+        If the attribute `at_machines` is False, `read` adds the noise to the mean. By default, it is then the
+        mechanism's sample times `noise_std`. If `at_machines` is True, every machine samples its own noise. By default,
+        the result is then a pair: a random key, and the standard deviations of the participants' noise, [per_round].
 
         Args:
             drawn: the mechanism's sample for the round. If `at_machines` is True, it is a pair: a random key, and each
