@@ -232,8 +232,8 @@ class GaussianMean(PrivateMean):
         """Return `{"noises": r}`: each user's noise divided by the largest one, or None if all ε are equal.
 
         If users have different ε, r_i is the smallest μ of a user divided by μ_i. Here μ_i is the μ of Gaussian DP that
-        corresponds to (ε_i, δ) of user i. Calibration then chooses the largest noise such that every user's target is
-        met, even if all users take part as often as the user who takes part most often.
+        corresponds to (ε_i, δ) of user i. From these ratios, calibration computes noises with which every user's target
+        is met, even if all users take part as often as the user who takes part most often.
 
         Args:
             target: privacy target, with one ε for each user if they differ. If the noise is given instead, r is None.
