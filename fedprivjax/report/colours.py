@@ -44,13 +44,14 @@ IN_THE_DARK = dict(zip((*LIGHT, *ALONE, CONSTANT), (*DARK, "#cccccc", "#777777",
 
 
 WIDTHS, HEIGHT = (3.25, 6.75), 2.3  # inches of a paper's figure: one panel (a column), several; a row
-LETTER = {"screen": 0.08, "dark": 0.08, "paper": 0.065}  # mean width in inches of a letter of 10 points, by style
+# mean width in inches of a letter of 10 points, by style
+LETTER = {"screen": 0.08, "dark": 0.08, "paper": 0.065, "paper wide": 0.065}
 _current: ContextVar[str] = ContextVar("style", default="screen")
 
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Draw the figures of a block in a style: "screen", "dark" or "paper".
+    """Draw the figures of a block in a style: "screen", "dark", "paper" or "paper wide".
 
     Raises:
         Refusal: if there is no such style.
@@ -70,7 +71,7 @@ def using(name: str) -> Iterator[None]:
 
 def _settings(name: str) -> AbstractContextManager[None]:
     """Return the context of a style's settings: those of its style sheet, if it has one."""
-    sheet = Path(__file__).with_name(f"{name}.mplstyle")
+    sheet = Path(__file__).with_name(f"{name.removesuffix(' wide')}.mplstyle")
     return matplotlib.style.context([sheet] if sheet.exists() else [])
 
 
@@ -82,7 +83,7 @@ class StyledFigure(Figure):
         self._style = _current.get()
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Write the figure as in matplotlib. In the style "paper" a name without an ending gets ".pdf"."""
+        """Write the figure as in matplotlib. In the styles for papers, a name without an ending gets ".pdf"."""
         with _settings(self._style):
             super().savefig(fname, **options)
 
@@ -123,8 +124,9 @@ def themed_svg(figure: Figure) -> str:
 
 def new_figure(width: float, height: float, across: int, rows: int) -> Figure:
     """Return an empty figure for `rows` rows of `across` panels of this size in inches, or of the style's size."""
-    paper = _current.get() == "paper"
-    size = (WIDTHS[across > 1], HEIGHT * rows) if paper else (width * across, height * rows)
+    style = _current.get()
+    paper, wide = style.startswith("paper"), across > 1 or style == "paper wide"
+    size = (WIDTHS[wide], HEIGHT * rows) if paper else (width * across, height * rows)
     return StyledFigure(figsize=size, layout="constrained")
 
 

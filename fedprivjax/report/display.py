@@ -127,8 +127,8 @@ def plot(
             was swept, else the first swept setting, else "round".
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
-        style: "screen", "dark" (for dark pages), or "paper". A figure for a paper has text of 8 points. It is 3.25
-            inches wide (a column) or, with several panels, 6.75 inches (LaTeX's `figure*`), and
+        style: "screen", "dark" (for dark pages), "paper" or "paper wide". A figure for a paper has text of 8 points. It
+            is 3.25 inches wide (a column) or, with several panels or "paper wide", 6.75 inches (LaTeX's `figure*`), and
             `figure.savefig("name")` writes a PDF. In every style, a method keeps its colour, line style and marker.
             Colour-blind readers can tell eight methods apart, and the first four also differ in greyscale.
 

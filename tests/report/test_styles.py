@@ -187,6 +187,11 @@ def test_a_papers_figure_is_a_pdf_of_the_width_of_a_column(tmp_path):
     with using("paper"):
         figure = plots.metric_against_epsilon(Summary({"ours": dataset("mu"), "other": dataset("mu")}))
         wide = plots.metric_against_epsilon(Summary({"ours": dataset("per_round", "mu")}))
+    with using("paper wide"):
+        single = plots.metric_against_epsilon(Summary({"ours": dataset("mu"), "other": dataset("mu")}))
+    single.savefig(tmp_path / "single")
+    assert f"/MediaBox [ 0 0 {72 * WIDTHS[1]:g} ".encode() in (tmp_path / "single.pdf").read_bytes()
+    assert single.axes[0].yaxis.label.get_size() == 8
     assert figure.get_size_inches()[0] == WIDTHS[0]
     assert wide.get_size_inches()[0] == WIDTHS[1]
     figure.savefig(tmp_path / "accuracy")
