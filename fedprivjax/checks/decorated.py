@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from jax.tree_util import all_leaves
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_keywords
+from fedprivjax.checks.values import require_keywords, require_real
 
 PYTREE, FROZEN = "flax.struct.dataclass", "dataclass(frozen=True)"
 
@@ -63,7 +63,7 @@ class Decorated:
             raise subclassed(sealed, cls)
 
     def __new__(cls, *args: Any, **settings: Any):
-        """Raise Refusal for an unknown setting, or if a class without its decorator is given arguments."""
+        """Raise Refusal for an unknown setting, a complex number, or arguments of a class without its decorator."""
         if (args or settings) and cls.__init__ is object.__init__:
             raise without_decorator(cls)
         known, decorated = settings_of(cls), "__dataclass_fields__" in vars(cls)
@@ -71,6 +71,8 @@ class Decorated:
             return super().__new__(cls)
         whole = len(args) + len(settings) >= len(known)  # a copy or an unflattened object, with every field
         derived = () if whole or not decorated else derived_of(cls)
+        for name, value in (*zip(known, args, strict=False), *settings.items()):
+            require_real(name, value)
         for name in (name for name in settings if name not in known or name in derived):
             if not decorated:
                 raise without_decorator(cls)

@@ -24,6 +24,17 @@ FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # s
 NUMBERS = ("mu", "noise_std", "step_size", "step_scale")  # settings of a protocol that take a single number
 
 
+def require_real(name: str, value: Any) -> None:
+    """Raise Refusal for a complex number, or an array of complex numbers. Any other value passes.
+
+    >>> require_real("noise_std", 1j)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: noise_std must be a real number, got 1j. Use its real part
+    """
+    if isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c":
+        raise Refusal(f"{name} must be a real number, got {value}. Use its real part")
+
+
 def require_positive(name: str, value: Any, *, optional: bool = False, infinite: bool = False) -> None:
     """Raise Refusal unless a concrete number is positive and not NaN. Traced values pass.
 
@@ -33,7 +44,8 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
     """
     if optional and value is None:
         return
-    if isinstance(value, bool | str | list | tuple | dict | FunctionType) or value is None:
+    require_real(name, value)
+    if isinstance(value, bool | np.bool_ | str | list | tuple | dict | FunctionType) or value is None:
         given = called(value) if isinstance(value, FunctionType) else unquoted(value)
         raise Refusal(f"{name} must be a positive number, got {given}")
     if not isinstance(value, int | float | np.number):
@@ -159,6 +171,18 @@ def of_table(name: str, table: Mapping[str, Any], kinds: Mapping[str, Callable[.
     return kinds[kind](**settings)
 
 
+def require_items(name: str, value: Any) -> list[Any]:
+    """Return the items of a list, a tuple or an array. Raise Refusal for a single value.
+
+    >>> require_items("sizes", 5)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: sizes must be a list, got 5. Write [5]
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable) or getattr(value, "shape", None) == ():
+        raise Refusal(f"{name} must be a list, got {value!r}" + (f". Write [{value!r}]" if value is not None else ""))
+    return list(value)
+
+
 def require_one(name: str, value: Any) -> None:
     """Raise Refusal if several values are given for a setting that takes one number.
 
@@ -218,7 +242,8 @@ def require_between(name: str, value: Any, low: float, high: float) -> None:
     Traceback (most recent call last):
     fedprivjax.Refusal: delta must be between 0 and 1, got 2.0
     """
-    if not isinstance(value, int | float | np.number) or not low < value < high:
+    require_real(name, value)
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number) or not low < value < high:
         given = unquoted(value) if isinstance(value, str) else value
         raise Refusal(f"{name} must be between {low} and {high}, got {given}")
 
@@ -230,6 +255,7 @@ def require_number(name: str, value: Any) -> None:
     Traceback (most recent call last):
     fedprivjax.Refusal: noise_std must be a number, got '1'. Remove the quotes
     """
+    require_real(name, value)
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise Refusal(f"{name} must be a number, got {unquoted(value)}")
 
@@ -252,6 +278,7 @@ def require_probability(name: str, value: Any) -> float:
     >>> require_probability("rate", 1)
     1.0
     """
+    require_real(name, value)
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number) or not 0 < value <= 1:
         raise Refusal(f"{name} must be a probability above 0 and at most 1, got {value!r}")
     return float(value)

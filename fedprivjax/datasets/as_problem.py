@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, warn
-from fedprivjax.checks.values import called, known_keywords
+from fedprivjax.checks.values import called, known_keywords, require_at_least
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.datasets.partition import by_machine, table_of
 from fedprivjax.datasets.stream import Stream
@@ -82,6 +82,7 @@ def from_dataset(
     if not isinstance(dataset, Dataset | Stream):
         known = 'as datasets.load("digits") and datasets.from_arrays(X, y, feature_bound=1.0, classes=2) make it'
         raise Refusal(f"dataset must be a Dataset or a Stream, {known}, got {called(dataset)}")
+    require_at_least("start_seed", start_seed, 0)
     usual = _usual_loss(dataset)
     loss = usual if loss is None else loss
     require_loss(loss)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice, require_printable
+from fedprivjax.checks.values import require_choice, require_items, require_printable
 from fedprivjax.engine.chunked_sums import mean_gradient, mean_loss, outcomes, summed, total
 from fedprivjax.engine.client_metrics import CLIENT_METRICS
 from fedprivjax.engine.metric import (
@@ -311,10 +311,10 @@ def require_list(metrics: Any) -> Sequence[MetricLike]:
     Traceback (most recent call last):
     fedprivjax.Refusal: metrics must be a list, got 'test_loss'
     """
-    if isinstance(metrics, str | Metric) or callable(metrics) or not isinstance(metrics, Iterable):
+    if isinstance(metrics, str | Metric) or callable(metrics):
         one = _name(metrics) if isinstance(metrics, Metric) or callable(metrics) else metrics
         raise Refusal(f"metrics must be a list, got {one!r}")
-    return list(metrics)
+    return require_items("metrics", metrics)
 
 
 def non_private(problem: Problem, metrics: Sequence[Metric]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called, known_keywords, require_at_least
+from fedprivjax.checks.values import called, known_keywords, require_at_least, require_flag
 from fedprivjax.engine.checkpoint import computed_in_folder
 from fedprivjax.engine.chunked_sums import summed
 from fedprivjax.engine.fingerprint import require_equal_runs
@@ -203,6 +203,7 @@ def simulate(
     """
     if on_evaluation is not None and not callable(on_evaluation):
         raise Refusal(f"on_evaluation must be a callable (rounds, metrics), got {called(on_evaluation)}")
+    require_flag("keep_own", keep_own)
     _check_folder(folder, checkpoint_every)
     options = {"rounds": rounds, "seed": seed, "metrics": metrics, "eval_every": eval_every, "delta": delta}
     options |= {"order": order, "noise_method": noise_method, "mesh": mesh, "precision": precision}

@@ -27,7 +27,7 @@ def shared_privacy(ratios: Any, trust: str) -> tuple[float, ...] | None:
         return None
     if trust in ONE_NOISE:
         raise Refusal(f"relative_privacy must be left out with trust = {trust!r}, {ONE_NOISE[trust]}")
-    if isinstance(ratios, str) or not isinstance(ratios, Sequence | np.ndarray):
+    if isinstance(ratios, str) or not isinstance(ratios, Sequence | np.ndarray) or not np.shape(ratios):
         raise Refusal(f"relative_privacy must be a list of numbers, one for each machine, got {ratios!r}")
     for value in ratios:
         require_positive("relative_privacy", value)

@@ -22,7 +22,7 @@ def check_steps(protocol) -> None:
         if isinstance(value, list | tuple):  # arrays may be leaves of stacked protocols
             require_one(name, value)
     for name in ("step_size", "step_scale"):
-        require_positive(name, getattr(protocol, name), optional=True)
+        require_positive(name, getattr(protocol, name), optional=name == "step_size")
     require_clip("clip", numbers["clip"])
 
 

@@ -331,7 +331,7 @@ def _require_square(name: str, value: Any) -> None:
 
 
 def _require_number(name: str, value: Any) -> None:
-    if isinstance(value, bool | str | list | tuple | dict) or value is None:
+    if isinstance(value, bool | np.bool_ | str | list | tuple | dict) or value is None:
         raise Refusal(f"{name} must be a number, got {value!r}")
     if isinstance(value, int | float | np.number) and value != value:
         raise Refusal(f"{name} must be a number, got nan")

@@ -16,6 +16,7 @@ from jax.flatten_util import ravel_pytree
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.restated import Stated
 from fedprivjax.checks.values import require_choice, require_positive
+from fedprivjax.problem.checks import numbers
 from fedprivjax.problem.client_tests import ClientTests
 from fedprivjax.problem.constraints import ConstraintSet
 from fedprivjax.problem.devices import DividedRows, number_of
@@ -163,7 +164,8 @@ class Problem:
     def __post_init__(self):
         for name in ("own_lipschitz", "machine_weights"):
             if isinstance(getattr(self, name), list | np.ndarray):  # static fields must be hashable
-                object.__setattr__(self, name, tuple(np.asarray(getattr(self, name), float).tolist()))
+                given = numbers(name.removeprefix("own_"), getattr(self, name)).astype(float).tolist()
+                object.__setattr__(self, name, tuple(given) if isinstance(given, list) else given)
         _check_declared(self)
 
     def __str__(self) -> str:
@@ -347,7 +349,7 @@ def _check_declared(problem: Problem) -> None:
         return
     if problem.machine_weights is None:
         return
-    weights = np.asarray(problem.machine_weights, float)
+    weights = numbers("machine_weights", problem.machine_weights).astype(float)
     wrong = weights[~(weights > 0)]
     if weights.ndim != 1 or wrong.size or not np.isclose(weights.sum(), 1):
         got = f"the weight {wrong[0]:g}" if wrong.size else f"a sum of {weights.sum():g}"

@@ -25,6 +25,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import short
 from fedprivjax.problem.devices import MACHINES, RUNS
 from fedprivjax.problem.traces import equations
 
@@ -191,6 +192,14 @@ def classes_of(structure: Any) -> tuple:
     return () if data is None else (data[0], *map(classes_of, structure.children()))
 
 
+def _require_int32(tree: Any) -> None:
+    """Raise Refusal if a leaf is an integer that int32 does not hold."""
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        if isinstance(leaf, int) and abs(leaf) >= 2**31:
+            name = jax.tree_util.keystr(path).removeprefix(".")
+            raise Refusal(f"{name} must be a float above 2³¹, got the integer {short(leaf)}. Write {leaf:g}")
+
+
 def by_shapes(function: Callable) -> Callable:
     """Return a function with remembered results, of a pytree of shapes and further arguments.
 
@@ -216,6 +225,7 @@ def by_shapes(function: Callable) -> Callable:
     @wraps(function)
     def call(tree: Any, *further: Any) -> Any:
         leaves, structure = jax.tree.flatten(tree)
+        _require_int32(tree)
         arguments = structure, classes_of(structure), tuple(map(jax.typeof, leaves)), further
         try:
             hash(arguments)

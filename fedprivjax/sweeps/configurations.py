@@ -13,7 +13,7 @@ import numpy as np
 
 from fedprivjax.checks.numbers import leaves_of, numbers_in, with_numbers
 from fedprivjax.checks.refusal import Refusal, clients_named
-from fedprivjax.checks.values import called, require_at_least, require_choice
+from fedprivjax.checks.values import called, require_at_least, require_choice, require_real
 from fedprivjax.engine.progress import OnProgress
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.local_algorithm import LocalAlgorithm
@@ -261,6 +261,8 @@ def _axis(protocol, name: str, values: Sequence[float], sizes: Sequence[str]) ->
     require_choice("swept setting", name, known)
     if isinstance(values, int | float | np.number):
         raise Refusal(f"{name} must be swept over a list of numbers, got {values}. Write [{values}]")
+    for one in values if isinstance(values, list | tuple) else [values]:
+        require_real(name, one)
     try:
         others = np.asarray(values).dtype.kind in "SUb" or any(isinstance(one, bool | np.bool_) for one in values)
         axis = np.zeros(0) if others else np.atleast_1d(np.asarray(values, float))  # NumPy would convert "1" and True

@@ -159,7 +159,7 @@ def chunk_sizes(
         ValueError: if the budget is too small for one run.
     """
     per_draw, per_configuration = run_bytes(start, devices_of_run, keep=keep)
-    if per_draw + per_configuration > budget:
+    if not per_draw + per_configuration <= budget:
         raise Refusal(f"memory_budget must be at least {per_draw + per_configuration} bytes for one run, got {budget}")
     over_draws = devices if runs[0] >= devices else 1
     over_configurations = devices if over_draws == 1 else 1

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_flag, require_number
+from fedprivjax.checks.values import require_at_least, require_flag, require_items, require_number
 from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, identity_of_parts
 from fedprivjax.engine.finished_run import plain
@@ -261,6 +261,7 @@ def ready_sweep(
     if keep:
         structure_of(problem)  # raises Refusal
     axes = axes_of(protocol, over, tuple(dict.fromkeys((*SIZES, *problem.constraint.sizes))))
+    resample = require_items("resample", resample)
     index = shared_draws(axes, (*resample, *(name for name in axes if name in privacy_of(protocol).noise_follows)))
     draws = len(index) * number_of(seeds)
     require_possible(problem, participation, rounds, order=order, sampler=protocol.minibatches, draws=draws)

@@ -12,9 +12,11 @@ from fedprivjax import (
     MLP,
     Ball,
     Box,
+    Cohorts,
     DPMu2,
     FedAvg,
     Full,
+    NoisyMessages,
     NoisyMinibatchSGD,
     NoisySGD,
     Refusal,
@@ -92,6 +94,53 @@ REFUSED = {
     "no machines": (
         lambda: sweep(NoisySGD(mu=1.0, clip=1.0), PROBLEM, ALL, over={"machines": []}),
         "machines must be swept over a list of integers, got []",
+    ),
+    "complex noise": (lambda: NoisySGD(noise_std=1j), "noise_std must be a real number, got 1j. Use its real part"),
+    "a complex target": (lambda: NoisySGD(mu=np.complex64(1j)), "mu must be a real number, got 1j"),
+    "a complex clip of a privacy object": (lambda: NoisyMessages(clip=1j), "clip must be a real number, got 1j"),
+    "a complex radius": (lambda: Ball(1j), "radius must be a real number, got 1j"),
+    "a complex distance": (lambda: from_dataset(DATA, distance=1j), "distance must be a real number, got 1j"),
+    "complex numbers in a sweep": (
+        lambda: sweep(NoisySGD(clip=1.0), PROBLEM, ALL, over={"noise_std": [np.complex64(1j)]}),
+        "noise_std must be a real number, got 1j",
+    ),
+    "a truth value of NumPy as a step": (
+        lambda: NoisySGD(mu=1.0, step_size=np.True_),
+        "step_size must be a positive number, got np.True_",
+    ),
+    "a truth value of NumPy as a bound": (lambda: Box(-1, np.True_), "high must be a number, got np.True_"),
+    "no factor on the step": (
+        lambda: NoisySGD(mu=1.0, step_scale=None),
+        "step_scale must be a positive number, got None",
+    ),
+    "one size of cohorts": (lambda: Cohorts(6, 3), "sizes must be a list, got 3. Write [3]"),  # type: ignore[arg-type]
+    "a fraction as a size of cohorts": (
+        lambda: Cohorts(6, (2, 1.5)),  # type: ignore[arg-type]
+        "sizes must be an integer, got 1.5",
+    ),
+    "an integer beyond int32 as a radius": (
+        lambda: simulate(NoisySGD(mu=1.0, clip=1.0), from_dataset(DATA, constraint=Ball(10**12)), ALL),
+        "constraint.radius must be a float above 2³¹, got the integer 1000000000000. Write 1e+12",
+    ),
+    "a text as a seed of the start": (
+        lambda: from_dataset(DATA, start_seed="0"),  # type: ignore[arg-type]
+        "start_seed must be an integer, got '0'. Remove the quotes",
+    ),
+    "a text as a flag": (
+        lambda: simulate(NoisySGD(mu=1.0, clip=1.0), PROBLEM, ALL, keep_own="no"),  # type: ignore[arg-type]
+        "keep_own must be true or false, got 'no'",
+    ),
+    "no list of axes to resample": (
+        lambda: sweep(NoisySGD(clip=1.0), PROBLEM, ALL, over={"mu": [1.0]}, resample=None),  # type: ignore[arg-type]
+        "resample must be a list, got None",
+    ),
+    "a memory budget that is no number": (
+        lambda: sweep(NoisySGD(clip=1.0), PROBLEM, ALL, over={"mu": [1.0]}, memory_budget=np.nan),  # type: ignore[arg-type]
+        "memory_budget must be at least",
+    ),
+    "complex weights": (
+        lambda: from_dataset(DATA, machine_weights=1j),  # type: ignore[arg-type]
+        "machine_weights must be numbers, got complex128",
     ),
     "a step that is 0 in float32": (lambda: NoisySGD(mu=1.0, step_size=1e-50), f"step_size {HELD}1e-50"),
     "a swept step that is 0 in float32": (

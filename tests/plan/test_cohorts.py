@@ -41,7 +41,7 @@ def test_cut_short():
     ("machines", "sizes", "says"),
     [
         (20, (), "sizes must be at least 1 and add up to at most the 20 machines, got 0 that add up to 0"),
-        (20, (3, 0), "sizes must be at least 1 and add up to"),
+        (20, (3, 0), "sizes must be at least 1, got 0"),
         (18, SIZES, "add up to at most the 18 machines, got 4 that add up to 19"),
     ],
 )

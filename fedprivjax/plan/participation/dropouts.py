@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least
+from fedprivjax.checks.values import require_at_least, require_items
 from fedprivjax.plan.participation.interface import (
     Around,
     Participation,
@@ -173,9 +173,11 @@ class Cohorts(Participation):
     exchangeable = True
 
     def __post_init__(self):
+        for size in require_items("sizes", self.sizes):
+            require_at_least("sizes", size, 1)
         object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
         require_at_least("machines", self.machines, 1)
-        if not self.sizes or min(self.sizes) < 1 or sum(self.sizes) > self.machines:
+        if not self.sizes or sum(self.sizes) > self.machines:
             raise Refusal(
                 f"sizes must be at least 1 and add up to at most the {self.machines} machines, "
                 f"got {len(self.sizes)} that add up to {sum(self.sizes)}"
