@@ -5,7 +5,7 @@ Two runs are on the same records (sequential composition), or on disjoint ones (
 
 from collections.abc import Callable
 from functools import cached_property
-from math import e, exp, inf, log, sqrt
+from math import e, exp, expm1, inf, log, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 1e-12, 1 - 1e-12  # range of the search for δ
 STEPS = 40  # halvings of ln δ
+SUMMED = 10_000  # changes up to which `spread` sums terms
+CLOSED = 1e-12  # relative error allowed for the closed form of `spread`
 SMALLEST = 1e-14  # smallest δ at which a run's curve is read
 
 
@@ -184,6 +186,8 @@ def spread(epsilon: float, delta: float, size: int) -> float:
     """
     if (size - 1) * epsilon > 700:
         return inf
+    if size > SUMMED:
+        return delta * (1 + CLOSED) * (expm1(size * epsilon) / expm1(epsilon) if epsilon else size)
     return delta * sum(exp(j * epsilon) for j in range(size))
 
 

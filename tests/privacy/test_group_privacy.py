@@ -1,7 +1,7 @@
 """Exact guarantees of groups of records and of users, by quadrature and by dp-accounting's mixtures."""
 
 from itertools import product
-from math import comb
+from math import comb, exp, fsum
 
 import numpy as np
 import pytest
@@ -12,10 +12,11 @@ import fedprivjax as fpj
 from fedprivjax import Assumption, PrivacyGuarantee, Refusal
 from fedprivjax.plan.participation import PoissonCohorts, SecretSubsets
 from fedprivjax.plan.samplers import Poisson, Replacement, Reshuffled, Subset
-from fedprivjax.privacy.accountants.groups import group_epsilon
+from fedprivjax.plan.samplers.minibatch import RAREST
+from fedprivjax.privacy.accountants.groups import group_epsilon, group_occurrences
 from fedprivjax.privacy.accountants.records import Sampled, Shuffled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
-from fedprivjax.privacy.curve import GroupCurve
+from fedprivjax.privacy.curve import SUMMED, GroupCurve, spread
 from fedprivjax.privacy.record_event import RecordEvent, Releases
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 from fedprivjax.privacy.terms import Terms
@@ -272,6 +273,32 @@ def test_shufflers_and_too_large_groups_are_refused():
     with pytest.raises(Refusal, match=r"^records must be at most 41, for a finite ε at δ = 1e-05, got 300$"):
         one.for_user(300)
     assert one.for_user(41).epsilon < np.inf
+
+
+@pytest.mark.parametrize("size", [10**6 + 1, 10**9, 10**30])
+def test_huge_groups_have_the_general_bound_at_once(size):
+    one = event(Poisson(2))
+    with pytest.raises(Refusal, match=f"^size of a group must be at most 1000000 for an exact guarantee, got {size}"):
+        one.for_group(size)
+    guarantee = PrivacyGuarantee(DELTA, one.terms, epsilons=one.epsilons(DELTA), event=one)
+    with pytest.raises(Refusal, match=rf"^size must be at most \d+, for a δ below 1 at ε = [\d.]+, got {size}$"):
+        guarantee.for_group(size)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-7, 1e-3, 0.02])
+def test_the_closed_form_of_general_group_privacy_is_above_the_sum_and_close(epsilon):
+    size = SUMMED + 1
+    exact = 1e-9 * fsum(exp(j * epsilon) for j in range(size))
+    assert exact <= spread(epsilon, 1e-9, size) <= exact * (1 + 1e-11)
+
+
+@pytest.mark.parametrize(("rate", "size"), [(1e-4, 1000), (0.3, 1), (0.3, 50), (0.5, 3), (0.99, 20_000)])
+def test_only_rare_numbers_of_a_group_are_left_out(rate, size):
+    times, chances = group_occurrences(rate, size)
+    every = np.arange(1, size + 1)
+    kept = 1 + np.count_nonzero(binom.sf(every, size, rate) > RAREST)
+    np.testing.assert_array_equal(times, every[:kept])
+    np.testing.assert_array_equal(chances, binom.pmf(every[:kept], size, rate))
 
 
 def test_a_group_whose_losses_are_all_infinite_has_no_bound():

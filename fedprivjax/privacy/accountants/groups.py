@@ -22,6 +22,7 @@ worst split of the records is all of them on the machine with the most messages.
 largest of each gives an upper bound, because the pair increases with both.
 """
 
+from bisect import bisect_left
 from functools import lru_cache
 from math import inf
 
@@ -49,8 +50,8 @@ def group_occurrences(rate: float, size: int) -> Occurrences:
     >>> group_occurrences(0.5, 2).chances.round(3).tolist()
     [0.5, 0.25]
     """
-    times = np.arange(1, size + 1)
-    times = times[: 1 + np.count_nonzero(scipy.stats.binom.sf(times, size, rate) > RAREST)]
+    rare = bisect_left(range(1, size), True, key=lambda times: scipy.stats.binom.sf(times, size, rate) <= RAREST)
+    times = np.arange(1, rare + 2)
     return Occurrences(times.astype(float), scipy.stats.binom.pmf(times, size, rate))
 
 

@@ -53,6 +53,7 @@ FINEST, SPREAD = 1e-4, 0.02  # least spacing for independent samples, and its ra
 LONGEST = 5000.0  # larger losses of one release are treated as infinite
 MAX_CELLS = 1e6  # largest number of cells of one release's losses, for independent samples
 NEGLIGIBLE = 1e-15  # δ of the larger losses of one release, which are treated as infinite
+LARGEST_GROUP = 1_000_000  # units of an exact guarantee of groups, which takes seconds
 KEPT = 32  # number of cached composed losses, some megabytes each
 KEPT_FINE = 8  # of these on finer grids
 COARSEST, FINER = 5, 10  # cells per standard deviation of a loss: fewer are refined, to the second number
@@ -102,6 +103,11 @@ class SampledReleases:
             what = "messages that are clipped as a whole" if self.whole_message else f"the sampler {sampler.name!r}"
             raise Refusal(f"relation must be {REPLACE_ONE!r} for {what}, got {self.relation!r}. Use Poisson samples")
         require_at_least("size of a group", self.group, 1)
+        if self.group > LARGEST_GROUP and self.amplified:
+            raise Refusal(
+                f"size of a group must be at most {LARGEST_GROUP} for an exact guarantee, got {self.group}. "
+                f"Use exact = False"
+            )
         if self.group > 1 and self.amplified and (self.whole_message or type(self.sampler) is not Poisson):
             what = "messages that are clipped as a whole" if self.whole_message else f"the sampler {sampler.name!r}"
             raise Refusal(
