@@ -17,6 +17,7 @@ from fedprivjax.report.tables import CONSTANT, WORSE, results_table
 from fedprivjax.report.wording import grouped, points_of
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
+BOLD = "bold: mean within the interval of the best, among private methods if there are any"
 DAGGER = r"^\dagger"  # mark of a mean that is worse than the constant predictor's value
 SYMBOLS = {"mu": r"$\mu$", "epsilon": r"$\varepsilon$", "machines": "$M$", "per_round": "$m$", "rounds": "$T$"}
 SPECIAL = {each: f"\\{each}" for each in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
@@ -59,8 +60,8 @@ class Frame(pd.DataFrame):
         $\pm$ the half-width of the 95% interval, in the metric's unit and decimals. Among the protocols at a point, the
         best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not compared
         with private ones. A dagger marks a mean that is worse than the value of the best constant prediction. Such a
-        mean is never bold, and a note below the table states the value. LaTeX comments above the table state δ and the
-        guarantees.
+        mean is never bold, and a note below the table states the value. LaTeX comments above the table state δ, the
+        guarantees and the rule of bold.
 
         Args:
             buf: path of the file to write, or None to return the text.
@@ -87,6 +88,7 @@ class Frame(pd.DataFrame):
         usual = {"escape": False, "index": False, "column_format": kind}
         text = pd.DataFrame(rows, columns=heads).to_latex(**{**usual, **options})
         notes = [note for note in self.notes if DAGGER in text or not note.startswith((CONSTANT, WORSE.strip()))]
+        notes += [BOLD] * (r"\mathbf" in text)
         text = "".join(f"% {' '.join(note.split())}\n" for note in notes) + text
         below = [latex(CHOSEN_NOTE)] if self.chosen else []
         if DAGGER in text and self.cells.floor is not None:

@@ -60,7 +60,10 @@ def test_the_best_and_those_in_its_interval_are_bold(grid):
     rivals = {"near": with_values(grid, [0.8 - 0.99 * half] * 2), "far": with_values(grid, [0.8 - 1.01 * half] * 2)}
     free = with_values(grid, [0.99, 0.99], private=False)
     found = fpj.frame({"best": best, **rivals, "free": free}, ACCURACY)
-    header, first, second = cells(found.to_latex(protocols="columns"))
+    written = found.to_latex(protocols="columns")
+    assert "\n% bold: mean within the interval of the best, among private methods if there are any\n" in written
+    assert "% bold" not in fpj.frame(best, ACCURACY).to_latex()
+    header, first, second = cells(written)
     assert header == [r"$\mu$", "best", "near", "far", "free"]
     assert (first[0], second[0]) == ("1", "2")
     assert first[1:] == second[1:]
