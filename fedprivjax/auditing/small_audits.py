@@ -32,7 +32,7 @@ def small_audits(
 ) -> dict[str, Audit]:
     """Audit a protocol's scaled-down form on neighbouring datasets of small federations, and return audits by label.
 
-    Federations that the protocol does not allow are left out, unless only one is requested.
+    Federations that the protocol does not allow are left out.
 
     Args:
         label: label of the protocol.
@@ -46,6 +46,9 @@ def small_audits(
         participation: kinds of participation in `PARTICIPATIONS`.
         loss: loss of all federations. None is linear with a fixed cohort or without a clip, else quadratic.
         clipping: computation of clipped gradients, as in `Federation`.
+
+    Raises:
+        Refusal: if no kind of participation is allowed, or the audit of an allowed one is refused.
     """
     small = scaled_down(protocol, neighbouring.machines_of(protocol))
     federations = _federations(small, rounds, participation, loss)
@@ -64,12 +67,14 @@ def _federations(protocol: Any, rounds: int, participation: Sequence[str], loss:
     """Return the federations that a protocol is audited on, by the kind of participation."""
     other = neighbouring.LINEAR if privacy_of(protocol).clip is None else neighbouring.QUADRATIC
     found: dict[str, Federation] = {}
+    reason = None
     for kind in participation:
         chosen = loss or (neighbouring.LINEAR if kind == neighbouring.FIXED else other)
         shorter = rounds if kind == participation[0] else -(-rounds // 3)
         try:
             found[kind] = neighbouring.small_federation(protocol, shorter, participation=kind, loss=chosen)
-        except neighbouring.NotAllowed:
-            if len(participation) == 1:
-                raise
+        except neighbouring.NotAllowed as refusal:
+            reason = refusal
+    if reason is not None and not found:
+        raise neighbouring.NotAllowed(f"nothing was audited with participation {' or '.join(participation)}: {reason}")
     return found

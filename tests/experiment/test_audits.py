@@ -180,6 +180,14 @@ def test_clipped_gradients_are_computed_as_in_the_experiment(tmp_path, monkeypat
         (("dp_mu2", "--runs", 999), "runs must be at least 1000, got 999"),
         (("dp_mu2", "--rounds", 0), "rounds must be"),
         (("dp_mu2", "--participation", "often"), "unknown participation 'often'"),
+        (
+            ("dp_mu2", "--participation", "secret"),
+            "nothing was audited with participation secret: trust must be 'server' under secret participation",
+        ),
+        (
+            ("stale_momentum", "--participation", "dropouts", "--participation", "secret"),
+            "nothing was audited with participation dropouts or secret: trust must be 'server'",
+        ),
         (("dp_mu2", "--loss", "cubic"), "unknown loss 'cubic'"),
         (("small.toml", "--one-run", 1, "--loss", "quadratic"), "loss must be left out with --one-run"),
         (("small.toml", "--one-run", 1, "--clipping", "ghost"), "clipping must be left out with --one-run"),
@@ -208,6 +216,18 @@ def test_methods_that_are_all_refused_have_a_line_each_and_no_table(call, spec):
     assert status == 2
     assert [line.partition(": ")[0] for line in said.splitlines() if "audited at" not in line] == ["not audited"] * 2
     assert not Path("audits").exists()
+
+
+def test_of_several_methods_those_not_audited_are_listed(call, spec, monkeypatch):
+    def attack(label, *_):
+        if label == "half":
+            raise Refusal("batch must be whole")
+        return {label: made_up(())}
+
+    monkeypatch.setattr(audits, "scaled_down_audits", lambda *_, **__: attack)
+    status, said, _ = call("small.toml")
+    assert status == 0
+    assert "not audited: half: batch must be whole" in said.splitlines()
 
 
 @pytest.mark.slow
