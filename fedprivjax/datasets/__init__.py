@@ -13,7 +13,7 @@ from fedprivjax.datasets.images import load_cifar10, load_cifar100, load_emnist,
 from fedprivjax.datasets.insurance import insurance
 from fedprivjax.datasets.mnist import load_digits, load_mnist, mnist_pairs
 from fedprivjax.datasets.partition import by_machine, partition, table
-from fedprivjax.datasets.preparation import Preparation
+from fedprivjax.datasets.preparation import Preparation, is_table
 from fedprivjax.datasets.sequences import encode, from_sequences
 from fedprivjax.datasets.stream import Stream, clusters, stream
 from fedprivjax.datasets.synthetic import least_absolute, least_squares, logistic, robust_regression
@@ -169,12 +169,16 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise Refusal if the options of a dataset of the package are invalid.
 
     They are invalid if there is no dataset of this name, if its function takes no such option, or if the value of a
-    numeric option is not a number.
+    numeric option is not a number. The name of a table file is invalid, too; the message says whether it exists.
 
     Args:
         name: a key of `DATASETS`.
         options: values by name.
     """
+    if isinstance(name, str) and is_table(name) and name not in DATASETS:
+        if not Path(name).is_file():
+            raise DataNotFound(f"dataset {name!r} is the name of a table file that does not exist. Check the name")
+        raise Refusal(f"dataset must be one of the package, got the table file {name!r}. Use datasets.read_table")
     require_choice("dataset", name, DATASETS)
     _check_known(name, inspect.signature(DATASETS[name].loader).parameters, options)
 

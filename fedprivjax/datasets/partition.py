@@ -113,6 +113,9 @@ def partition(
     labels, rng = np.asarray(labels), np.random.default_rng(seed)
     if labels.ndim != 1:
         raise Refusal(f"labels must be [examples], got shape {labels.shape}")
+    missing = np.flatnonzero([label is None or label != label for label in labels.tolist()]) if kind != "iid" else ()
+    if len(missing):
+        raise Refusal(f"labels must be known for kind {kind!r}, got {labels[missing[0]]} at index {missing[0]}")
     if sizes is not None and kind not in SIZED:
         raise Refusal(f"sizes must go with kind {' or '.join(map(repr, SIZED))}, got kind {kind!r}")
     if alpha is not None and kind != "dirichlet" and not (isinstance(sizes, str) and sizes == "dirichlet"):

@@ -141,13 +141,16 @@ def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **option
 
 
 class Rows(Mapping):
-    """Columns of a table at the training rows, each extracted on access."""
+    """Columns of a table at the training rows, each extracted on access, with missing values filled."""
 
-    def __init__(self, frame: Frame, rows: np.ndarray):
-        self._frame, self._rows = frame, rows
+    def __init__(self, columns: Columns, rows: np.ndarray, wanted: Preparation):
+        self._columns, self._frame, self._rows, self._wanted = columns, columns.frame, rows, wanted
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._frame[require_column(name, list(self._frame))].to_numpy()[self._rows]
+        values = self._frame[require_column(name, list(self._frame))]
+        if values.isna().any():
+            values = complete(self._columns, [name], self._wanted)[name]
+        return values.to_numpy()[self._rows]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._frame)
@@ -189,7 +192,7 @@ def _dataset(columns: Columns, held: Columns | None, wanted: Preparation, source
             text for text in (*(feature.not_covered for feature in features), target.not_covered) if text
         ),
         machines_from=f"the machines, which are the values of {wanted.client!r} in the data" * found,
-        columns=Rows(columns.frame, rows),
+        columns=Rows(columns, rows, wanted),
         target=wanted.target,
         picture=_picture(columns, names),
         raw_rows=_raw_rows(made, columns, features, target, wanted),

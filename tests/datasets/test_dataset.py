@@ -184,6 +184,11 @@ def test_registry_helps_and_loads():
             {},
             "unknown dataset 'mnsit', did you mean 'mnist'? (nearest: mnist, emnist)",
         ),
+        (
+            "/nowhere.csv",
+            {"target": "y"},
+            "dataset '/nowhere.csv' is the name of a table file that does not exist. Check the name",
+        ),
         ("mnist", {"bais": True}, "dataset 'mnist' takes no options, got 'bais'"),
         (
             "logistic",
@@ -198,6 +203,15 @@ def test_registry_helps_and_loads():
 def test_unknown_names_and_options(name, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         datasets.load(name, **options)
+
+
+def test_a_table_that_exists_is_no_dataset_of_the_package(tmp_path):
+    file = tmp_path / "people.csv"
+    file.write_text("x,y\n1,2\n")
+    with pytest.raises(
+        ValueError, match=r"^dataset must be one of the package, .*people\.csv'\. Use datasets\.read_table"
+    ):
+        datasets.load(str(file))
 
 
 def test_an_optimum_is_valid_for_its_loss_only():

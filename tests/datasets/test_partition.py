@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import by_machine, partition, table
 
 BALANCED = np.repeat(np.arange(10), 60)
@@ -252,6 +253,16 @@ def test_table_and_machines_undo_each_other():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         split(BALANCED, **{"machines": 5, **options})
+
+
+@pytest.mark.parametrize("kind", ["by_label", "dirichlet", "shards", "quantiles", "by_value"])
+@pytest.mark.parametrize("labels", [[0.0, 1.0, np.nan, np.nan], np.array(["a", "b", None, "a"], object)], ids=str)
+def test_unknown_labels_are_refused_by_kinds_that_read_them(kind, labels):
+    machines = None if kind == "by_value" else 2
+    options = {"alpha": 0.5} if kind == "dirichlet" else {}
+    with pytest.raises(Refusal, match=f"^labels must be known for kind '{kind}', got (nan|None) at index 2$"):
+        partition(labels, machines, kind=kind, **options)
+    assert sum(map(len, partition(labels, 2, kind="iid"))) == 4
 
 
 def test_bad_shapes_are_refused():

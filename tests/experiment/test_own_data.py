@@ -239,6 +239,18 @@ def test_a_tables_column_may_decide_the_split(place, partition, sizes):
     assert list(found) == (sorted(sizes) if partition["kind"] in ("by_value", "shards") else sizes)
 
 
+@pytest.mark.parametrize("kind", ["by_value", "quantiles"])
+def test_a_column_with_unknown_values_decides_no_split(place, kind):
+    raw = tomllib.loads(TOML)
+    del raw["problem"]["options"]["fill"]["age"]
+    raw["problem"]["options"]["features"] = ["income"]
+    del raw["problem"]["options"]["bounds"]["age"]
+    raw["problem"] |= {"partition": {"kind": kind, "column": "age"}}
+    raw["participation"] |= {"machines": 2}
+    with pytest.raises(Refusal, match=r"^column 'age' must have a value in every row, got 1 missing \(first in row 3 "):
+        listed.jobs(experiment.parse(raw, place))
+
+
 def test_machines_without_records_are_dropped_on_request():
     raw = {**RAW, "problem": {"dataset": "digits", "partition": {"kind": "dirichlet", "alpha": 0.01}}}
     raw["participation"] = {"kind": "full", "machines": 40, "rounds": 1}
