@@ -17,6 +17,7 @@ from fedprivjax.method.seen import costs_of
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.relations import REPLACE_ONE
+from fedprivjax.privacy.rounding import down, up
 
 PREPARING = 8192  # runs per neighbouring dataset that fix weights and thresholds
 PREPARED = 2**20  # offset of their seeds from those of the counted runs
@@ -202,7 +203,8 @@ def require_attained(name: str, attained: float, claimed: float) -> None:
     if attained < ATTAINED * claimed:
         raise Refusal(
             f"{name} must achieve at least {ATTAINED:.0%} of the claimed sensitivity, "
-            f"got {attained / claimed:.0%} (μ = {attained:.3g} of {claimed:.3g}). Use a longer canary, or fewer rounds "
-            f"and machines per round, as in Federation(Uniform(4, 1), rounds=1, records=12). Or lower the bound to the "
-            f"length of its message, or leave numbers that do not follow the gradient out of the message"
+            f"got {attained / claimed:.0%} (μ = {down(attained, 3)} of {up(claimed, 3)}). Use a longer canary, "
+            f"or fewer rounds and machines per round, as in Federation(Uniform(4, 1), rounds=1, records=12). Or lower "
+            f"the bound to the length of its message, or leave numbers that do not follow the gradient out of the "
+            f"message"
         )

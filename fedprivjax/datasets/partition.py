@@ -113,8 +113,8 @@ def partition(
     labels, rng = np.asarray(labels), np.random.default_rng(seed)
     if labels.ndim != 1:
         raise Refusal(f"labels must be [examples], got shape {labels.shape}")
-    missing = np.flatnonzero([label is None or label != label for label in labels.tolist()]) if kind != "iid" else ()
-    if len(missing):
+    missing = np.flatnonzero([label is None or label != label for label in labels.tolist()])
+    if missing.size and kind != "iid":
         raise Refusal(f"labels must be known for kind {kind!r}, got {labels[missing[0]]} at index {missing[0]}")
     if sizes is not None and kind not in SIZED:
         raise Refusal(f"sizes must go with kind {' or '.join(map(repr, SIZED))}, got kind {kind!r}")

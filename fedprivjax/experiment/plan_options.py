@@ -13,6 +13,7 @@ from fedprivjax.experiment.section import THEORY
 from fedprivjax.experiment.settings import TRIAL, Experiment
 from fedprivjax.method.planning.setting import SIZES, Setting
 from fedprivjax.privacy import gdp
+from fedprivjax.privacy.rounding import up
 from fedprivjax.problem.problem import Table
 
 KEYS = {each.name: each for each in fields(Setting) if each.name != "cached"}
@@ -117,8 +118,8 @@ def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, A
 
 
 def _levels(experiment: Experiment, delta: float) -> list[float] | None:
-    """Return the swept values of ε, converted from μ if that is swept, or None."""
+    """Return the swept values of ε, converted from μ and rounded up if that is swept, or None."""
     over = experiment.real_axes
     if "epsilon" in over:
         return [float(value) for value in over["epsilon"]]
-    return [float(f"{float(gdp.epsilon(mu, delta)):.4g}") for mu in over["mu"]] if "mu" in over else None
+    return [float(up(float(gdp.epsilon(mu, delta)), 4)) for mu in over["mu"]] if "mu" in over else None

@@ -45,7 +45,9 @@ from fedprivjax.privacy.terms import PUBLIC_PARTICIPATION, RECORD, Assumption, T
 from fedprivjax.problem.problem import Problem
 
 Delta = float | Sequence[float] | str | None
-THEOREM = "Lowy & Razaviyayn 2023, Algorithm 1; composed profile of the subsampled Gaussian mechanism"
+THEOREM = "Lowy & Razaviyayn 2023, Algorithm 1"
+SUBSAMPLED = "composed profile of the subsampled Gaussian mechanism"
+NOT_SAMPLED = "adaptive composition of Gaussian mechanisms"
 
 
 @dataclass(frozen=True)
@@ -197,9 +199,15 @@ class RecordMechanism:
         theorem: str = THEOREM,
         accountant: RecordAccountant | None = None,
     ) -> RecordEvent:
-        """Event of the noise on a plan. The default accountant is the sampler's."""
+        """Event of the noise on a plan. The default accountant is the sampler's.
+
+        Args:
+            theorem: theorem on one release. If `accountant` is None, the theorem on their composition is added.
+        """
         releases = self._plan_releases(problem, plan)
-        accountant = self._accountant if accountant is None else accountant
+        if accountant is None:
+            accountant = self._accountant
+            theorem = f"{theorem}; {SUBSAMPLED if self.sampler.secret else NOT_SAMPLED}"
         known = require_addable(self.relation, self.sampler)
         assumptions = (PUBLIC_PARTICIPATION, *self.bounds(problem), Assumption("not covered"), *known)
         if self._counted(plan):

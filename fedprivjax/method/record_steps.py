@@ -23,7 +23,7 @@ from fedprivjax.plan.samplers import LocalWork, Sampler
 from fedprivjax.privacy.record_event import RecordEvent
 from fedprivjax.privacy.target import Target
 
-EVERY_STEP = "every local step released (post-processing); composed profile of the subsampled Gaussian mechanism"
+EVERY_STEP = "every local step released (post-processing)"
 
 
 @final

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.privacy.curve import GroupCurve, spread
+from fedprivjax.privacy.rounding import up
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
@@ -37,7 +38,7 @@ def group_guarantee(
     delta = spread(one.epsilon, one.delta, size)
     if not delta < 1 and one.private:
         most = _largest(lambda k: spread(one.epsilon, one.delta, k) < 1, size)
-        raise Refusal(f"{argument} must be at most {most}, for a δ below 1 at ε = {one.epsilon:.4g}, got {size}")
+        raise Refusal(f"{argument} must be at most {most}, for a δ below 1 at ε = {up(one.epsilon, 4)}, got {size}")
     common |= {"delta": delta if one.private else one.delta, "listed": GroupCurve(one.curve, size)}
     return replace(one, epsilons=one.stated.map(lambda epsilons: size * epsilons), **common)
 

@@ -17,6 +17,7 @@ from fedprivjax.plan.samplers import Sampler, as_sampler
 from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, shift_distribution
 from fedprivjax.privacy.per_machine import group_identical
 from fedprivjax.privacy.relations import REPLACE_ONE
+from fedprivjax.privacy.rounding import down, up
 
 NOISE_RULES = {
     "accountant": "the smallest noise whose accounted ε for the sampler is at most the target",
@@ -216,12 +217,16 @@ def _check_claim(rule: str, releases: SampledReleases, epsilon: float, acknowled
             )
         most = 2 * log(1 / delta)
         if epsilon > most:
-            raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'paper_moments', got {epsilon}")
+            raise Refusal(f"epsilon must be at most {down(most, 4)} for the rule 'paper_moments', got {epsilon}")
         return
     most = 8 * log(1 / delta) if one_pass else 2 * log(2 / delta)
     if epsilon > most:
-        raise Refusal(f"epsilon must be at most {most:.4g} for the rule 'advanced' at delta {delta:g}, got {epsilon}")
+        raise Refusal(
+            f"epsilon must be at most {down(most, 4)} for the rule 'advanced' at delta {delta:g}, got {epsilon}"
+        )
     least = minimum_batch(records=releases.records, rounds=releases.rounds, epsilon=epsilon, delta=delta)
     batch = _drawn(releases)
     if batch < least and not one_pass:
-        raise Refusal(f"batch must be at least {least:.4g} for the rule 'advanced' at epsilon {epsilon:g}, got {batch}")
+        raise Refusal(
+            f"batch must be at least {up(least, 4)} for the rule 'advanced' at epsilon {epsilon:g}, got {batch}"
+        )

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedprivjax.checks.values import require_choice
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
+from fedprivjax.privacy.rounding import up
 
 TRUST = {
     "none": "every message a machine sends (no trusted server)",
@@ -20,7 +21,7 @@ SENTENCES = {
     "late answers": "delays and staleness weights of answers are public and independent of the data, too",
     "secret participation": "who takes part in a round is secret, and so is their number ({scheme}); the times of a "
     "run depend on it and are not covered",
-    "width of cohorts": "a round has more machines than there is room for with probability {cut:.2g}, which is added "
+    "width of cohorts": "a round has more machines than there is room for with probability {cut}, which is added "
     "to δ for each of {rounds} rounds",
     "personal parts": "what a client keeps for itself is seen by this client alone: joint differential privacy",
     "public rate": "the probability {rate:.4g} of a record and the divisor {batch} of a sum are public constants",
@@ -65,7 +66,7 @@ SENTENCES = {
     "pairwise noise": "neighbours on a public graph ({graph}) share a secret seed of noise of {shared:.4g} times a "
     "machine's own, which one adds and the other subtracts; noise shared with a machine that drops out is not counted",
     "honest users": "at least {users} users of every round add their own noise",
-    "rounded normals": "binomial sums are approximated by rounded normals, within {distance:.2g} in total variation "
+    "rounded normals": "binomial sums are approximated by rounded normals, within {distance} in total variation "
     "over all rounds, up to a shift of less than one level",
     "private seed": "the seed is secret: all noise follows from it",
     "independent runs": "the noise and the samples of the runs are independent: no two runs have the same seed",
@@ -113,12 +114,15 @@ class Assumption:
 
 
 def _text(name: str, value: Any) -> Any:
-    """Return a value in a sentence: the number `first` of the first runs as subject and verb, others as they are."""
+    """Return a value in a sentence: a number of first runs as subject and verb, a part of δ rounded up."""
+    if name in PARTS_OF_DELTA:
+        return up(value, 2)
     if name != "first":
         return value
     return "the first of these runs has" if value == 1 else f"the first {value} of these runs have"
 
 
+PARTS_OF_DELTA = "cut", "distance"  # values of sentences
 OPTIONAL = "composed", "adversary", "sees"  # terms that a file leaves out if they are empty
 PUBLIC_PARTICIPATION = Assumption("public participation")
 PRIVATE_SEED = Assumption("private seed")

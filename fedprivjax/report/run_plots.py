@@ -210,7 +210,9 @@ def epsilon_spent(run: SavedRun | ReadyRun) -> Figure:
     found = event.epsilons(one.delta) if mus is None else mus.map(lambda mu: gdp.epsilon(mu, one.delta))
     values = found.each.reshape(sent.shape)
     if not np.isclose(values[-1].max(), one.epsilon, rtol=1e-9, atol=1e-12):
-        raise Refusal(f"guarantee must follow from the run's rounds to be drawn over them, got ε = {one.epsilon:.4g}")
+        raise Refusal(
+            f"guarantee must follow from the run's rounds to be drawn over them, got ε = {up(one.epsilon, 4)}"
+        )
     figure, (axis,) = panelled(1, *SIZE)
     for place, (name, line) in enumerate({"worst": values.max(axis=1), "median": np.median(values, axis=1)}.items()):
         points = np.append(0, ends), np.append(0, line)  # in between, the ε of the next point, which is larger
