@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from cases import FEATURES, MACHINES, PARTIAL, RADIUS, RECORD_CASES, ROUNDS, SHARES, X, Y, sparing
 
-import fedprivjax as fpj
 from fedprivjax import (
     AcceleratedMinibatchSGD,
     Ball,
     Full,
+    LocalSGD,
     Logistic,
+    NoisyMinibatchSGD,
     Squared,
     calibrate,
+    datasets,
+    from_dataset,
     general_problem,
     linear_problem,
     sweep,
@@ -155,18 +158,16 @@ def test_factored_and_dense_are_one(name):
     np.testing.assert_allclose(two.metrics["probe"], one.metrics["probe"], rtol=1e-4, atol=1e-5)
 
 
-SAMPLED = {"full": False, "disjoint": False, "subset": True, "poisson": True}
+SAMPLED = {"full": False, "disjoint": False, "subset": True, "poisson": True, "replacement": True}
+CASES = [(NoisyMinibatchSGD, name) for name in SAMPLED] + [(LocalSGD, "disjoint"), (LocalSGD, "replacement")]
 
 
-@pytest.mark.parametrize("sampler", SAMPLED)
-def test_a_theorem_says_subsampled_only_if_records_are_sampled(sampler):
+@pytest.mark.parametrize(("method", "sampler"), CASES)
+def test_a_theorem_says_subsampled_only_if_records_are_sampled(method, sampler):
     table = np.arange(100).reshape(2, 50)
-    problem = fpj.from_dataset(fpj.datasets.load("digits"), partition_table=table, constraint=fpj.Ball(8.0))
+    problem = from_dataset(datasets.load("digits"), partition_table=table, constraint=Ball(8.0))
     settings = {"epsilon": 2.0, "clip": 1.0, "step_size": 0.1, "sampler": sampler}
-    for method in (fpj.NoisyMinibatchSGD, fpj.LocalSGD):
-        if method is fpj.LocalSGD and sampler == "disjoint":
-            continue
-        batch = {} if sampler == "full" else {"batch": 5}
-        theorem = fpj.ready(method(**settings, **batch), problem, fpj.Full(2), rounds=2).guarantee.theorem
-        assert ("composed profile of the subsampled Gaussian mechanism" in theorem) is SAMPLED[sampler]
-        assert ("adaptive composition of Gaussian mechanisms" in theorem) is not SAMPLED[sampler]
+    batch = {} if sampler == "full" else {"batch": 5}
+    theorem = ready(method(**settings, **batch), problem, Full(2), rounds=2).guarantee.theorem
+    assert ("composed profile of the subsampled Gaussian mechanism" in theorem) is SAMPLED[sampler]
+    assert ("adaptive composition of Gaussian mechanisms" in theorem) is not SAMPLED[sampler]
