@@ -10,7 +10,7 @@ import xarray as xr
 
 from fedprivjax.bounded_read import Unreadable, toml_value
 from fedprivjax.checks.printable import printable
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment import Experiment, folder, parse, tuning_experiment
 from fedprivjax.experiment.settings import TRIAL
@@ -49,13 +49,15 @@ class Results(Mapping[str, xr.Dataset]):
         To run the experiment again, load `spec.toml` with `experiment.load`.
 
         Raises:
-            Refusal: if `spec.toml` is missing or damaged.
+            Refusal: if `spec.toml` is missing or damaged, or another version wrote it with other keys.
         """
         file = self.folder / folder.SPEC
         if not self.settings:
             raise Refusal(f"results folder must hold {folder.SPEC}, got {self.folder} without it")
+        written = f"{folder.SPEC}, written by fedprivjax {self.provenance.get('fedprivjax', 'of an unknown version')}"
         try:
-            return parse(toml_value(self.settings), self.folder, recorded=custom_metrics(self.datasets.values()))
+            with within(written):
+                return parse(toml_value(self.settings), self.folder, recorded=custom_metrics(self.datasets.values()))
         except Unreadable as error:
             raise Refusal(f"{file} is not valid TOML: {error}") from None
 
@@ -68,7 +70,7 @@ class Results(Mapping[str, xr.Dataset]):
         Raises:
             Refusal: if the results do not belong to the settings.
         """
-        _require_of(self.spec, self.datasets)
+        require_of(self.spec, self.datasets)
         return selected(self.spec, self.datasets)
 
     @cached_property
@@ -133,7 +135,7 @@ def load(results: str | Path) -> Results:
     return Results(given.parent, found, attributes["provenance"], str(attributes.get("settings", "")))
 
 
-def _require_of(spec: Experiment, datasets: Mapping[str, xr.Dataset]) -> None:
+def require_of(spec: Experiment, datasets: Mapping[str, xr.Dataset]) -> None:
     """Raise Refusal unless the datasets have the protocols and the axes of an experiment, with its swept values."""
     for one in spec.protocol:
         require_choice("protocol label", one.label, datasets)

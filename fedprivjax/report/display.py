@@ -18,7 +18,7 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, require_recorded
 from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
-from fedprivjax.experiment.results import Results, load
+from fedprivjax.experiment.results import Results, load, require_of
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.report import plots
 from fedprivjax.report.colours import using
@@ -71,6 +71,7 @@ def tables(this: Summary) -> Tables:
 
 def experiment_summary(experiment: Experiment, results: Results) -> Summary:
     """Return the summary of an experiment's results, with the points tuned on other data."""
+    require_of(experiment, results)
     tuned = choice_table(experiment, results.choices) if results.choices else None
     grids = {label: trials_as_seeds(data) for label, data in results.items()}
     return replace(summary(experiment, selected(experiment, dict(results))), grids=grids, tuned=tuned)

@@ -1,9 +1,11 @@
 """Reading of a results folder: all files of a run, and guarantees as objects."""
 
 import json
+from importlib.metadata import version
 
 import numpy as np
 import pytest
+import tomli_w
 import xarray as xr
 
 import fedprivjax as fpj
@@ -116,6 +118,31 @@ def test_missing_files_are_named(kept, tmp_path):
     (tmp_path / "spec.toml").write_text("title = ", encoding="utf-8")
     with pytest.raises(Refusal, match=r"^\S+spec\.toml is not valid TOML: [^\n]+$"):
         fpj.load(tmp_path).spec  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw["evaluation"].update(bars="sd"), "unknown key in [evaluation] 'bars' (nearest: "),
+        (lambda raw: raw["problem"].pop("dataset"), "problem.dataset must be given"),
+        (
+            lambda raw: raw["sweep"].pop("mu"),
+            "results of 'ours' must have the axes and values in spec.toml, got others",
+        ),
+        (lambda raw: raw["protocol"][0].pop("label"), "unknown protocol label 'dp_mu2'"),
+    ],
+)
+def test_settings_of_another_version_are_refused_in_one_line(kept, tmp_path, change, message):
+    raw = experiment.to_mapping(make())
+    change(raw)
+    folder.save(kept[1], tmp_path)
+    (tmp_path / "spec.toml").write_text(tomli_w.dumps(raw), encoding="utf-8")
+    with pytest.raises(Refusal) as found:
+        fpj.table(tmp_path)
+    (line,) = str(found.value).splitlines()
+    wrote = f"spec.toml, written by fedprivjax {version('fedprivjax')}: "
+    assert line.removeprefix(wrote).startswith(message)
+    assert line.startswith(wrote) is message.startswith(("unknown key", "problem.dataset"))
 
 
 def test_the_line_on_another_structure_names_the_file_and_the_protocol(kept, tmp_path):
