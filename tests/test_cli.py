@@ -148,7 +148,7 @@ def test_list_and_help_fit_a_screen(call, monkeypatch):
 def test_settings_name_their_choices_and_not_modules(call):
     text = " ".join(call("list", "fedavg")[1].split())
     assert 'neighbouring relation, "replace-one" or "add-or-remove-one". Default' in text
-    assert 'computes the noise from a target, "rule" or "plan"' in text
+    assert 'computation of the noise from the target, "rule" or "plan"' in text
     for entries in listing.groups().values():
         for thing in {id(thing): thing for _, thing in entries.values() if thing is not None}.values():
             for setting in settings_of(thing):
@@ -840,7 +840,7 @@ def test_list_with_a_name_prints_its_settings(call):
     assert lines[0].startswith("dp_mu2 (protocols): DP-μ²-FL")
     assert lines[1] == "setting type default help"
     assert "step_scale number 1.0 factor by which the given or default step size is multiplied." in lines
-    assert any(line.startswith("cancel true or false true True cancels the noise") for line in lines)
+    assert any(line.startswith("cancel true or false true True if a machine subtracts") for line in lines)
     both = call("list", "logistic")[1]
     for words in ("logistic (losses)", "score_bound", "logistic (datasets)", "optimum_norm", "required"):
         assert words in both

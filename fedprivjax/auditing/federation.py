@@ -93,9 +93,9 @@ class Federation:
     def problem(self, clip: Any, split: bool, canary: Any, label: float) -> Problem:
         """Return the optimisation problem on one of the two neighbouring datasets of the audit.
 
-        The two differ in the label of the canary, the worst-case record of the attack. If the fields `dense` and
-        `leaves` of the federation are None, the problem has a canary with one nonzero coordinate and one array of
-        parameters.
+        The two datasets differ in the label of the canary, the worst-case record of the attack. Two fields of the
+        federation may be None until the audit sets them. Here, `dense` = None counts as False, and `leaves` = None
+        counts as 1, or as 2 if `clipping` is not "auto".
 
         Args:
             clip: clip of gradients, or None for a method without a clip.

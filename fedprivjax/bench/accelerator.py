@@ -103,13 +103,14 @@ def fedavg_rates(rounds: int) -> Iterator[Line]:
 
 
 def plot(lines: Iterable[Line], device: str) -> Figure:
-    """Return a plot of the runs per minute of sweeps against their number of runs, with their limits.
+    """Return a plot of the speed of sweeps, in runs per minute, against the size of the sweep.
 
-    The limits follow from the device's memory bandwidth and its rate of random numbers.
+    A second curve is an upper limit on the speed. It follows from the device's memory bandwidth and its rate of random
+    numbers.
 
     Args:
         lines: measurements of this benchmark.
-        device: title of the plot.
+        device: name of the device, the title of the plot.
     """
     (figure, (axis,)), rates, limits = panelled(1), {}, {}
     for line in lines:

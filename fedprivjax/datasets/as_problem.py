@@ -66,8 +66,8 @@ def from_dataset(
         start: first parameters, or None for the point of the constraint set nearest to zero, and for a network its
             random initial parameters.
         lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. None is
-            the constant that the dataset states for its noise (`dataset.noise_lipschitz`), or else the constant of the
-            loss.
+            the bound that follows from the loss. A few datasets instead state the constant for which the authors of a
+            published experiment calibrated their noise (`dataset.noise_lipschitz`), which None then takes.
         distance: public bound on the distance from the start to the optimum, or None for the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.

@@ -156,11 +156,11 @@ def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return a partition table: a padded array with one row of example indices per machine.
 
-    `partition` may attach a text to the parts, which says what effect of a record no privacy guarantee covers. The
-    array keeps this text.
+    If the partition depends on private values, such as labels, no privacy guarantee covers this dependence. `partition`
+    attaches a text to its result that states it. The returned array has this text, too.
 
     Args:
-        parts: one array of example indices per machine, as `partition` returns them.
+        parts: one array of example indices per machine, such as the result of `partition`.
 
     Returns:
         A pair: the indices, int32 [machines, max_records], padded with −1, and each machine's number of examples, int32

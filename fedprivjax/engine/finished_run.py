@@ -276,6 +276,22 @@ class Run(SavedRun):
         worse_than_constant: metrics, by name, whose last value is worse than that of the best constant prediction, each
             with both values as text. The constant prediction is computed from the training labels, without privacy.
             `save` does not write this field.
+        rounds: number of completed rounds at each evaluation; int, shape [evaluations].
+        iterates: metrics at each evaluation: `iterates["output"]["test_loss"]`, for example, is the test loss of the
+            reported parameters, shape [evaluations]. Other keys than "output" are further iterates of the protocol,
+            such as "last".
+        params: reported parameters.
+        guarantee: privacy guarantee of the run.
+        costs: costs of one machine by name, such as `sent_bytes`, and the wall time `seconds` of the run.
+        expected: names of costs that are expected values, because samples or participation are secret.
+        method: name and settings of the protocol, as text.
+        predictor: everything that predictions need in addition to parameters: loss, network and conversion of rows to
+            features. None if the model is a custom function.
+        kept: states that machines keep between rounds, such as personal models, after the last round. None if there are
+            none. No guarantee covers them.
+        non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
+        non_private_data: texts that name values which were computed from private records before the run, such as a mean
+            for scaling. The guarantee does not cover these values.
     """
 
     protocol: Protocol

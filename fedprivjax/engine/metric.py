@@ -47,11 +47,17 @@ class Snapshot(NamedTuple):
     models: Any = None
 
 
-def nothing(problem: Problem) -> None:
-    """Default of the fields `needs` and `constant` of a `Metric`: return None for every problem.
+def no_needs(problem: Problem) -> None:
+    """Return None: the metric can be computed for every problem.
 
-    As `needs`, it means that the metric can be computed for every problem. As `constant`, it means that no constant
-    prediction is compared with the metric.
+    It is the default of the field `needs` of a `Metric`.
+    """
+
+
+def no_constant(problem: Problem) -> None:
+    """Return None: the metric is not compared with its value for a constant prediction.
+
+    It is the default of the field `constant` of a `Metric`.
     """
 
 
@@ -115,16 +121,20 @@ class Metric:
         name: name in results.
         function: function `(problem, snapshot) -> value` that jax traces, where the `Snapshot` has the parameters and
             other values of the run at an evaluation. The value is a scalar, or a vector if the metric has an `axis`.
-            For `of="mean"`, it is instead a NumPy function of another metric's mean, such as its root.
-        of: object that the metric describes. "params": parameters; the metric is recorded for the reported parameters
-            and for every other iterate of the protocol, such as "last". All other metrics are recorded once per
-            evaluation. "round": the last round, such as its noise. "info": a scalar that the protocol reports in each
-            round. "own": the personal models of machines. "models": the models of all machines in a gossip method.
-            "mean": another metric's mean over runs or over evaluations.
+            With `of="mean"`, it is instead a NumPy function of one number, such as `np.sqrt`.
+        of: object that the metric describes:
+
+            * "params": parameters. The metric is recorded for the reported parameters and for every other iterate of
+              the protocol, such as "last". All other metrics are recorded once per evaluation.
+            * "round": the last round, such as its noise.
+            * "info": a scalar that the protocol reports in each round.
+            * "own": the personal models of machines.
+            * "models": the models of all machines in a gossip method.
+            * "mean": the mean of another metric, which names this one in its field `of_mean`.
         needs: function `problem -> text`. The text names a requirement of the metric that the problem does not meet,
             such as "a test set". None if the problem meets all of them.
         private: function `problem -> bool`: True if the metric is computed from private data, so that no guarantee
-            covers it, False if not. The default returns None, which means that this is unknown.
+            covers it, False if not. None as its result, the default, means that this is unknown.
         limits: function `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are
             clipped.
         constant: function `problem -> float`: the metric's value for the best constant prediction, computed from the
@@ -138,8 +148,9 @@ class Metric:
             and "against_costs" (rounds, bytes and gradients, if protocols differ in rounds or bytes).
         axis: name of the axis of a vector, or empty for a scalar. Along the axis "client", results have the clients'
             names. Tables and plots show scalars only.
-        of_mean: metric that is computed from this metric's mean over runs or over evaluations, and displayed instead of
-            the mean. An example is the root of a mean square. None displays the mean itself.
+        of_mean: metric with `of="mean"` that is displayed instead of the mean of this metric over runs or evaluations.
+            Its `function` is applied to this mean. For example, a metric of squared errors has a metric with the
+            function `np.sqrt` in this field, so that root mean squared errors are displayed. None displays the mean.
 
     >>> import jax.numpy as jnp
     >>> largest = Metric("largest", lambda problem, snapshot: jnp.max(snapshot.params), unit="%", digits=1)
@@ -150,10 +161,10 @@ class Metric:
     name: str
     function: Callable[..., Any]
     of: Literal["params", "round", "info", "own", "models", "mean"] = "params"
-    needs: Callable[[Problem], str | None] = nothing
+    needs: Callable[[Problem], str | None] = no_needs
     private: Callable[[Problem], bool | None] = unknown
     limits: Callable[[Problem], tuple[float, float]] = anything
-    constant: Callable[[Problem], float | None] = nothing
+    constant: Callable[[Problem], float | None] = no_constant
     better: Literal["lower", "higher"] = "lower"
     default: bool = True
     label: str = ""

@@ -157,8 +157,8 @@ def simulate(
         progress: True displays the completed rounds and the time left at every evaluation. A callable is called with
             (completed rounds, total rounds).
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host. The
-            metrics are those of the reported parameters and of the last rounds, by name: floats, or vectors for metrics
-            with an axis. An exception in the function ends the run.
+            metrics are those of the reported parameters and of the last rounds, by name. A metric is a float, or a
+            vector such as one value for each client. An exception in the function ends the run.
         folder: folder of a checkpoint, `checkpoint.npz`. If the run is interrupted, the same call resumes it from the
             checkpoint, with the same numbers bit for bit. A finished run is read and returned. Evaluations after the
             last checkpoint are reported to the callbacks again. `run.costs["seconds"]` counts the last call only.
@@ -178,17 +178,17 @@ def simulate(
     processes make the same call and get the results. Only the first process calls `progress` and `on_evaluation`.
 
     **Resuming.** A checkpoint is used only if the code, data, settings and seeds are those of the run that wrote it.
-    The participants and the noise must be equal up to the next checkpoint, since the interrupted run may already have
-    reported metrics of these rounds. `rounds` may be larger than before if nothing else changes, which requires a
-    method whose noise and step size do not depend on the number of rounds (give `noise_std` and `step_size`). The
-    guarantee is then for all rounds together. It does not cover a decision to continue that was made after looking at
-    private results. The file holds the run's whole state, including the states of machines, which the guarantee does
-    not cover.
+    Only `rounds` may be larger than before. Participants and noise of the rounds up to the next checkpoint must not
+    depend on the number of rounds, because the interrupted run may already have reported metrics of these rounds. The
+    method therefore needs a given `noise_std` and `step_size`. The guarantee is then for all rounds together. It does
+    not cover a decision to continue that was made after looking at private results.
+
+    The checkpoint holds the run's whole state. The guarantee does not cover the states of machines in it.
 
     Raises:
-        Refusal: if the settings are invalid or differ from the checkpoint's settings, or the checkpoint is damaged.
-            Nothing has been compiled yet. With `folder`, a protocol or metric that calls the host raises Refusal at the
-            first checkpoint.
+        Refusal: if the settings are invalid or differ from the checkpoint's settings, or the checkpoint is damaged, all
+            before anything is compiled. With `folder`, Refusal is raised at the first checkpoint if the protocol or a
+            metric calls a function on the host.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

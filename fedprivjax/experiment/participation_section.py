@@ -22,13 +22,13 @@ class AnyKind(Reflected):
         rounds: number of rounds, or None for as many as the samples allow; "theory" at full participation takes it from
             a protocol's own bound.
         order: order of samples, for methods that use one sample per message.
-        dropouts: probability with which a scheduled machine sends nothing, for all or for each.
+        dropouts: probability with which a scheduled machine sends nothing, one number for all machines or one for each.
         per_round: number of machines in a round; "theory" in one pass takes it from a protocol's own bound.
-        delays: delays of answers in simulated hours, or None for none; with kind = "buffered" the default is
-            "exponential".
-        hours: mean delay, for all machines or for each.
-        deviation: standard deviation of the logarithm of log-normal delays.
-        per_record: True if `hours` are those of each record that a machine holds.
+        delays: distribution of the delays of answers, "constant", "exponential" or "log_normal", or None for no delays;
+            with kind = "buffered" the default is "exponential".
+        hours: mean delay of answers in simulated hours, one number for all machines or one for each.
+        deviation: standard deviation of the logarithm of delays, with delays = "log_normal".
+        per_record: True to multiply `hours` by the number of records that a machine holds.
     """
 
     filled = ("machines", "per_round", "dropouts", "delays")
@@ -89,6 +89,17 @@ class Phases(AnyKind):
 
     It is for `UserAGD` with a positive `strong_convexity`, which runs in phases: each starts from the output of the
     previous one.
+
+    Attributes:
+        machines: number of machines, or None for the number of clients in the data.
+        rounds: number of rounds, or None for as many as the samples allow.
+        order: order of samples, for methods that use one sample per message.
+        per_round: always "theory": the method's theory chooses the number of machines in each round.
+        dropouts: probability with which a scheduled machine sends nothing, one number for all machines or one for each.
+        delays: distribution of the delays of answers, "constant", "exponential" or "log_normal", or None for no delays.
+        hours: mean delay of answers in simulated hours, one number for all machines or one for each.
+        deviation: standard deviation of the logarithm of delays, with delays = "log_normal".
+        per_record: True to multiply `hours` by the number of records that a machine holds.
     """
 
     maker = Cohorts

@@ -284,10 +284,11 @@ class Experiment(Section):
 
     @property
     def context(self) -> dict[str, Any]:
-        """The two arguments with which the experiment file was parsed, by name, for parsing parts of it again.
+        """The arguments `folder` and `recorded` of the function that parsed the experiment file, by name.
 
-        `folder` is the folder in which modules of user-defined objects are searched. `recorded` is None for an
-        experiment that is to be run. If the file belongs to finished results, it has their custom metrics by name.
+        The same arguments are needed to parse a part of the file again. `folder` is the folder in which modules of
+        user-defined objects are searched. If the experiment is to be run, `recorded` is None. If the file belongs to
+        finished results, `recorded` has the custom metrics of these results by name.
         """
         source, custom = self.problem.source, self.evaluation.custom_metrics.values()
         return {"folder": source.folder, "recorded": None if source.needed else {each.name: each for each in custom}}

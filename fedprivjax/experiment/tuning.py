@@ -147,12 +147,13 @@ class Choice:
 
     Attributes:
         values: chosen values of the settings in the grid, by name.
-        score: mean of the metric `evaluation.select` for the chosen values, over all runs that did not diverge.
+        score: mean of the metric by which combinations are compared (`select` in the section `[evaluation]` of the
+            experiment file). It is the mean for the chosen values, over all runs that did not diverge.
         points: number of combinations in the grid.
         diverged: number of runs with the chosen values that diverged.
         why: text that describes the choice, its data and its effect on privacy.
-        accounted: True if the runs behind the choice used no data of the experiment's runs. The choice then costs these
-            data no privacy.
+        on_other_data: True if the choice was made by runs on data that the experiment itself does not use. The choice
+            then costs the experiment's data no privacy.
     """
 
     values: dict[str, float]
@@ -160,7 +161,7 @@ class Choice:
     points: int
     diverged: int
     why: str
-    accounted: bool = False
+    on_other_data: bool = False
 
 
 def formatted(values: Mapping[str, float]) -> str:
@@ -198,7 +199,7 @@ def with_choices(results: Mapping[str, xr.Dataset], chosen: Mapping[str, Choice]
     """Return the datasets with attributes that describe the choice of hyper-parameters."""
     attributes = {
         label: {"selected": one.why, "grid_points": one.points}
-        | ({} if one.accounted else {UNACCOUNTED: ", ".join(one.values)})
+        | ({} if one.on_other_data else {UNACCOUNTED: ", ".join(one.values)})
         for label, one in chosen.items()
     }
     return {label: data.assign_attrs(attributes.get(label, {})) for label, data in results.items()}
@@ -226,7 +227,7 @@ def _choice(experiment: Experiment, other: Experiment, settings: ProtocolSetting
         points=settings.points,
         diverged=int(diverged.isel({POINT: best})),
         why=f"{formatted(values)}: {how} on {tuned.dataset}{note}",
-        accounted=not shared,
+        on_other_data=not shared,
     )
 
 

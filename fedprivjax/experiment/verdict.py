@@ -8,14 +8,14 @@ import xarray as xr
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
-from fedprivjax.engine.metric import OUTPUT, Metric, nothing
+from fedprivjax.engine.metric import OUTPUT, Metric
 from fedprivjax.engine.metrics import known, recorded_name, require_recorded
 from fedprivjax.experiment import Cell, Expected, Experiment
 from fedprivjax.experiment.expected import ORDER, RULES
 from fedprivjax.sweeps.intervals import exponent, mean_interval
 from fedprivjax.sweeps.results import figure, preferred, rounds_to
 
-ROUNDS = Metric("rounds", nothing, of="mean", digits=1)
+ROUNDS = Metric("rounds", float, of="mean", digits=1)
 COMPARISON = "comparison within the run"
 ORIGINS = {  # kinds of sources of expected numbers as text
     "table": "paper's table",

@@ -297,8 +297,8 @@ class _Stage:
 def applied(each: FeatureMap, examples):
     """Return the output of a feature map for a batch of examples, [examples, …].
 
-    The map of a user sees one example at a time, so that it cannot mix examples, which would void per-record
-    guarantees.
+    A feature map that is not part of the package is called with one example at a time. It cannot mix examples, which
+    would void guarantees for single records.
 
     Args:
         each: feature map.

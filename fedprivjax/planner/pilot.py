@@ -55,9 +55,10 @@ class Pilot:
     Methods are compared by the accuracy of their reported parameters on ten thousand test examples. If a method reports
     an iterate chosen at random, its last iterate is used instead.
 
-    Methods that use records repeatedly make 40 passes over them. If `plan` is called with `rounds`, or if their theory
-    sets a number of rounds, they make this number of rounds instead. Methods that protect whole machines use the best
-    of twelve pairs of clip and step size, chosen by runs on the same synthetic data with another seed.
+    If `plan` is called with `rounds`, every method makes this number of rounds. Otherwise, methods that use records
+    repeatedly make 40 passes over them or, for some methods, the number of rounds that their theory sets. Methods that
+    protect whole machines use the best of twelve pairs of clip and step size, chosen by runs on the same synthetic data
+    with another seed.
 
     Attributes:
         seeds: number of runs of each method. Participants, order of records and noise differ between them, the data do
@@ -65,9 +66,10 @@ class Pilot:
         classes: number C of classes. For a model with d parameters, the data have d/C features, or d features for two
             classes. None takes ten classes if d/10 is a whole number above ten, otherwise two.
         accuracy: accuracy of the best linear classifier on the data.
-        clip: norm to which gradients, or changes of gradients, are clipped, divided by the bound on the norm of
-            features.
-        radius: radius of the ball that constrains the parameters, times the bound on the norm of features.
+        clip: norm to which gradients, or changes of gradients, are clipped. The synthetic features have norms of at
+            most 1. For features of norm at most B, it corresponds to a clip of B·`clip`.
+        radius: radius of the ball that constrains the parameters. For features of norm at most B, it corresponds to a
+            radius of `radius`/B.
 
     Raises:
         Refusal: if a number is out of range.
@@ -198,10 +200,11 @@ class Trial:
         return "" if self.rounds == planned else f"{self.rounds} rounds, theory has {planned}"
 
     def options(self, pilot: Pilot) -> dict[str, dict[str, Any]]:
-        """Return the settings that the pilot tries, each by a description. The best of them is used.
+        """Return the settings with which the pilot tries the method. The pilot keeps the best of them.
 
-        They are those that the method names for tuning. If it names none, there is one entry with the description "":
-        the method's default settings, with the clip of the pilot.
+        A pilot is a set of short runs on synthetic data. In the result, a key is a text that describes the settings,
+        and a value has the settings by name. If no settings are to be compared, there is one entry with the key "": the
+        method's default settings, with the clip of `pilot`.
 
         Args:
             pilot: settings of the pilot.

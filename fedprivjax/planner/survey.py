@@ -84,7 +84,9 @@ def plan(
         * `bound`: error bound, the sum of its terms `bound_term`. `bound_of` names the loss that is bounded.
         * `bound_kind`: "explicit" for a bound with all constants, or another key of `planner.survey.KINDS`. Only
           "explicit" bounds can be compared between methods.
-        * `noise_std`, `realised_epsilon` and `realised_mu`: noise, and privacy on the sampled participants and records.
+        * `noise_std`: noise that is calibrated to the target ε.
+        * `realised_epsilon` and `realised_mu`: privacy of a run with this noise, for a schedule of participants and
+          records that is sampled from `seed`. `realised_epsilon` may be below the target.
         * `step_size`, the costs of a run, and the `guarantee` as JSON.
         * `refusal`: reason why a method cannot be used, or empty. Its numbers are then NaN.
         * With a pilot, `pilot_accuracy`: test accuracy, averaged over seeds, and `pilot_interval`: half of its 95%
@@ -93,7 +95,8 @@ def plan(
           its own.
         * With a pilot, `pilot_seconds` (wall time of the fastest run), and `pilot_epsilon`, `pilot_rounds`,
           `pilot_clip` and `pilot_step`: realised ε, number of rounds, clip and step size of the pilot runs.
-        * With a pilot, `pilot_note`: differences from the comparison's run, or the reason why the pilot was not run.
+        * With a pilot, `pilot_note`: settings of the pilot runs that differ from those of the error bound, such as the
+          number of rounds, or the reason why the pilot was not run.
 
         Its attributes are the settings, and `trivial`: the error bound G·D, which holds for any parameters in the ball,
         even without training.

@@ -85,9 +85,8 @@ class Adversary(Decorated):
     def exposures(self, sent: SentNoise, schedule: Schedule) -> np.ndarray | None:
         """Return the exposure of each machine to the adversary; float64 [machines], or None.
 
-        The exposure times the sensitivity, divided by `noise_std`, is the machine's μ of Gaussian differential privacy
-        against this adversary. None means that the adversary sees every message, hidden only by the machine's own
-        noise. The exposure is then that of the machine's own messages.
+        The exposure of a machine is μ·`noise_std`/sensitivity, with μ of Gaussian differential privacy against this
+        adversary. The result is None if the adversary sees every message, hidden by its sender's noise only.
 
         Args:
             sent: noise of the messages that machines send.
@@ -110,8 +109,9 @@ class Adversary(Decorated):
     def known(self, sent: SentNoise | None, schedule: Schedule) -> np.ndarray | None:
         """Return a mask of the messages that the adversary can compute itself, or None if there are none.
 
-        It knows the data and seeds of their machines. The mask is bool [rounds, per_round]. If the adversary may
-        include any machines, the mask is for the worst choice of them.
+        These are the messages of machines whose data and seeds the adversary knows. The mask is bool [rounds,
+        per_round]. For an adversary who may know any machines of a given number, such as a `Coalition`, these are the
+        machines with which the weakest guarantee is the weakest.
 
         Args:
             sent: noise of the messages that machines send, or None if it is not known.

@@ -254,21 +254,21 @@ def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
 class GaussianEvent(Event):
     """Event of a run whose releases are all Gaussian mechanisms, with noise that was fixed before the run.
 
-    A release is a vector with Gaussian noise, such as a machine's message. The relative noise r of a release is the
-    standard deviation of its noise divided by `noise_std`. If one record changes the release only by a fraction of
-    `sensitivity`, r is divided by this fraction. Machine i is μ_i-GDP (Gaussian differential privacy) with
+    A release is a vector with Gaussian noise, such as a machine's message. Let σ_k be the standard deviation per
+    coordinate of the noise of release k, and Δ_k the largest L2 change of the release if one record of machine i is
+    replaced. Machine i is μ_i-GDP (Gaussian differential privacy) with
 
-        μ_i = sensitivity · exposure_i / noise_std
+        μ_i = √(Σ_k (Δ_k/σ_k)²) = exposure_i · sensitivity/noise_std
 
     Attributes:
-        noise_std: unit in which the releases' noise is measured: a standard deviation per coordinate. 0 is non-private.
-        sensitivity: largest L2 change of a release by one replaced record.
-        exposure: `√(Σ_k 1/r_k²)` of each machine, over the releases k that it changes, with relative noise r_k. The
-            exposure is 0 if the machine sends no message.
+        noise_std: unit of the releases' noise: a standard deviation per coordinate. 0 is non-private.
+        sensitivity: Δ, the largest Δ_k.
+        exposure: √(Σ_k 1/r_k²) of each machine, over the releases k that it changes. Here,
+            r_k = (σ_k/noise_std)·(Δ/Δ_k) is the relative noise of release k. The exposure is 0 if the machine sends no
+            message.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        releases: function from the index of a machine to the relative noise r of the releases that it changes, shape
-            [releases]. It is used to check `exposure` independently. If it is None, a machine counts as one release
-            with r = 1/exposure.
+        releases: function from the index of a machine to r_k of the releases that it changes, shape [releases]. It is
+            used to check `exposure` independently. None counts a machine as one release with relative noise 1/exposure.
         claim: privacy claimed by the published rule that set the noise, or None.
         shares: each machine's target μ divided by the largest target, shape [machines]. None if all targets are equal.
         in_order: True if `releases` returns the releases in the order of rounds, and a record that changes the first

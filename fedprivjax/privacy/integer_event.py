@@ -79,12 +79,13 @@ class IntegerEvent(Event):
     def hidden(self, exposure: np.ndarray, own: np.ndarray, terms: Terms) -> "IntegerEvent":
         """Return the event against an adversary who sees only functions of messages, such as their sum.
 
-        Each machine's messages are then hidden also by the noise of other machines.
+        The noise of other machines then also hides a message. Let τ_k be the standard deviation of the noise that hides
+        a message of machine k from this adversary, the smallest one of all messages of the machine.
 
         Args:
-            exposure: `noise_std` divided by the standard deviation of the noise that hides a machine's least hidden
-                message, float64 [machines].
-            own: noise that a machine adds to its own messages, as a multiple of `noise_std`; float64 [machines].
+            exposure: `noise_std`/τ_k for each machine k, float64 [machines].
+            own: standard deviation of the noise that machine k itself adds to a message, divided by `noise_std`;
+                float64 [machines]. The returned event has the product of `own` and `exposure` as its exposure.
             terms: guarantee statement that names this adversary.
         """
         return replace(self, exposure=own * exposure, terms=terms)

@@ -104,10 +104,15 @@ class Neighbours(Adversary):
         return self.between(sent, schedule).max(axis=1)
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return one relative noise that stands for all messages of a machine; float64, shape [1].
+        """Return a relative noise r that is equivalent to all messages of a machine together; float64, shape [1].
 
-        A single message with this noise, as a multiple of `noise_std`, would leak as much to the worst other machine as
-        all messages of the machine together.
+        One message with noise of standard deviation r·`noise_std` would have the same privacy loss as all messages of
+        the machine together, against the other machine that learns most about it.
+
+        Args:
+            sent: noise of the messages that machines send.
+            schedule: participation schedule: which machines take part in each round.
+            machine: index of the machine.
         """
         return 1 / self.exposures(sent, schedule)[[machine]]
 

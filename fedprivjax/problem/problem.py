@@ -85,8 +85,8 @@ class Table(Once):
     Attributes:
         rows: indices, int32 [machines, max_records]. Rows of machines with fewer records are padded with −1.
         names: the clients' names, in the order of the machines, or empty if clients have no names.
-        origin: how private records determine the partition, which no guarantee covers. None uses the text that
-            `datasets.table` attached to `rows`, if any.
+        origin: texts that say how the partition depends on private records, an `Origin`. No guarantee covers this
+            dependence. None takes the `Origin` that `datasets.table` attached to `rows`, or an empty one.
     """
 
     def __init__(self, rows: np.ndarray, names: Sequence[str] = (), origin: Origin | None = None):
@@ -116,7 +116,7 @@ class Problem:
         pool: training examples of all machines, a pytree with leaves [examples, ...], or a `Procedural` object that
             computes examples on demand.
         test: held-out examples with the same structure, or None.
-        test_clients: which machine each test example belongs to, for metrics of every client, or None if unknown.
+        test_clients: machine to which each test example belongs, for metrics of every client, or None if unknown.
         start: initial parameters of every run, a pytree.
         constraint: `Ball`, `Box`, `Simplex`, `L1Ball`, `WholeSpace`, or a custom set.
         optimum: exact minimiser, with the structure of `start`, or None if unknown.
@@ -125,14 +125,14 @@ class Problem:
         own_lipschitz: declared bound on the gradient norm of one example's loss on the constraint set: one number, or
             one per machine. It replaces the bound that follows from loss and `feature_bound`. None if nothing is
             declared.
-        own_smoothness: declared Lipschitz constant of that gradient, in place of the one that follows from the loss, or
-            None.
-        lipschitz_note: remark on `own_lipschitz`, such as its source, which guarantees repeat.
+        own_smoothness: declared Lipschitz constant of the gradient of one example's loss. It replaces the constant that
+            follows from the loss. None if nothing is declared.
+        lipschitz_note: remark on `own_lipschitz`, such as its source. The text of a guarantee includes this remark.
         partition_table: records of the pool that each machine owns. None if machines own no records: a record is then
             assigned to a machine when the machine uses it.
         machine_weights: weights p_i, with sum 1, of the machines' mean losses F_i in the objective Σ_i p_i·F_i. "sizes"
             is proportional to the machines' numbers of records, which are then public. None is equal weights. The
-            metric of the training loss, however, weights all records equally.
+            metric of the training loss weights all records equally in any case.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         excess: exact excess risk `params -> scalar`, or None if unknown.
         not_covered: texts that name values which were computed from private records before any run, such as a mean for
@@ -257,9 +257,9 @@ class Problem:
     def reach(self) -> float:
         """Bound on the distance from the start to the optimum.
 
-        It is `distance` if this was given. Otherwise it is a bound on the distance from the start to any point of the
-        constraint set. If this is infinite, it is the distance that default step sizes assume (`travel`). For a
-        nonlinear model, this is a rule of thumb and not a bound.
+        The result is `distance` if `distance` was given. Otherwise, it is a bound on the distance from the start to any
+        point of the constraint set. If the set is unbounded, no bound is known. The result is then inf for a linear
+        predictor. For a nonlinear model, it is twice the norm of the start, a rule of thumb.
         """
         if self.distance is not None:
             return self.distance
@@ -315,10 +315,10 @@ class Problem:
         """Return the training examples with given indices, a pytree with leaves [..., shape of one example].
 
         Args:
-            samples: indices of stored examples, any shape [...]. If examples are computed on demand, they number the
-                examples of each machine.
-            machine: index of the machine whose examples are computed, with the shape of the first axes of `samples`.
-                Stored examples do not depend on it.
+            samples: indices of examples, any shape [...]. Stored examples have indices among all examples of the
+                problem. Examples that are computed on demand have indices among those of their machine.
+            machine: machine of the examples, for examples that are computed on demand. One index for all examples, or
+                an array such as [machines] for samples of shape [machines, examples].
         """
         if isinstance(self.pool, Procedural | DividedRows):
             return self.pool.take(samples, machine)

@@ -223,10 +223,10 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
         noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
             (instead of `epsilon`).
-        step_size: number s. Round r of a stage, counted from 1, takes a step of size r·s/2, or a shorter one if
-            `strong_convexity` is positive or the loss is regularised. Default: the theory's value in each stage. If the
-            clip is below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the default is
-            a rule of thumb without a theorem.
+        step_size: s, for steps of size r·s/2 in round r of a stage, counted from 1. Steps are shorter if
+            `strong_convexity` is positive, or the loss is regularised. Default: the theory's value in each stage. If
+            the clip is below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the
+            default is a rule of thumb without a theorem.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
@@ -256,8 +256,9 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             minimise the error bound of a stage.
         server: optax transformation or schedule that replaces the server's plain step. It needs the form "plain" and no
             `strong_convexity`. With it, there is no default step and no error bound.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         schedule: number of every round in its stage, with 1/s and the start of a stage; set by `calibrate`.

@@ -208,9 +208,9 @@ class DPMu2(MessageSettings):
             2LD, for the problem's Lipschitz constant G, smoothness L and diameter D.
         trust: "none" if every message is public, so that machines add the noise. "server" if only the points x_t are
             public, and a trusted server adds the noise.
-        noise_schedule: noise of a machine's messages. A key of `fedprivjax.noise.chooser.NOISE_SCHEDULES` gives message
-            k of a machine the relative noise r_k. Other values correlate the noises of a machine's messages by a
-            matrix: "toeplitz", "optimal", {"toeplitz": p}, any `SumFactor` (`fedprivjax.noise.message_factors`), a
+        noise_schedule: noise of a machine's messages, a key of `fedprivjax.noise.chooser.NOISE_SCHEDULES`. It gives
+            message k of a machine the relative noise r_k. Other values correlate the noises of a machine's messages by
+            a matrix: "toeplitz", "optimal", {"toeplitz": p}, any `SumFactor` (`fedprivjax.noise.message_factors`), a
             lower triangular matrix with columns of norm at most 1, or an object whose `materialize(messages)` returns
             such a matrix.
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
@@ -221,8 +221,9 @@ class DPMu2(MessageSettings):
             machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
         server: optax transformation or schedule for steps along q̃_t instead of the plain step, such as `optax.adam`.
             With it, there is no default step and no error bound.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
 

@@ -53,8 +53,9 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         mixing: weights with which machines average with their neighbours: a graph, a matrix of weights, or a list of

@@ -179,8 +179,9 @@ class FedAvg(Protocol):
         encoder: `Encoder` that compresses messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is
             added before encoding. A trusted server clips encoded messages to the encoder's norm bound, and calibrates
             its noise to this bound.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
 

@@ -166,8 +166,9 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             is the step size of the local steps only.
         local: optax transformation or schedule that replaces the plain local step, or None for the plain step. With it,
             `step_size` has no default.
-        calibrate_to: "rule" computes the noise by `noise_rule`, as if every machine took part in every round. "plan"
-            computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the run's
+            participation schedule.
         adversary: adversary against whom the guarantee holds. None is an adversary who sees every local step.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if an adversary saw every local step.

@@ -292,8 +292,9 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
         window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean above.
         server: optax transformation or schedule that replaces the server's plain step, such as `optax.adam`. Not
             possible with `strong_convexity`, because the weights of the reported mean then assume plain steps.
-        calibrate_to: "rule" computes the noise by `noise_rule`, as if every machine took part in every round. "plan"
-            computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the run's
+            participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
 

@@ -280,8 +280,9 @@ class NoisySGD(MessageSettings):
             its own, such as `optax.adam`, its learning rate is `step_size`. The default step size then makes it move as
             far along a constant direction as plain steps. If it has one, such as `optax.adam(0.1)`, leave out
             `step_size`.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
 

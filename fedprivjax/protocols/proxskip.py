@@ -75,7 +75,11 @@ class ProxSkip(LocalAlgorithm):
         return server.w, server.control
 
     def own(self, public: Public) -> Any:
-        """Return the vector c_i that a machine keeps, before its first round: 0."""
+        """Return 0, the initial value of the vector c_i by which machine i corrects its local steps.
+
+        Args:
+            public: public facts of the run.
+        """
         return zeros(public.start)
 
     def enter(self, received: Any, own: Any) -> Any:

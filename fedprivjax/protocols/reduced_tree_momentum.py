@@ -81,22 +81,24 @@ class ReducedTreeMomentum(MomentumProtocol):
             the smaller of `TreeMomentum`'s default and C/(8NL), for smoothness L.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
             requires.
-        reset_rate: γ in [0, 1]. The momentum uses two noisy estimates of the gradient at a new anchor. The first is the
-            gradient itself, from the first tree; it has weight γ. The second is the estimate at the previous anchor
-            plus the difference, from the second tree; it has weight 1 − γ. None is η·N, at most 1/2.
+        reset_rate: γ in [0, 1], weight of the first tree in the estimated gradient at a new anchor. The other weight,
+            1 − γ, is that of the estimate at the previous anchor plus the difference, from the second tree. None is
+            η·N, at most 1/2.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         batch: K, number of a machine's records in a round. It must divide the number of its records.
         sampler: "cyclic", the only order of records for which the method is exact.
-        allocation: division of the noise between the trees. "optimal" gives the smallest noise in the momentum at the
+        allocation: division of the noise between the trees, a key of
+            `fedprivjax.noise.factors.reduced.ALLOCATIONS`. "optimal" gives the smallest noise in the momentum at the
             target privacy, "paper" is the division of the paper.
         noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is the
             noise of Theorem 8.
         trust: "server" for one set of trees for the mean, or "none" for one set of trees per machine.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
             proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
         stds: noise of the nodes divided by σ, for each of five groups of nodes with equal noise; set by `calibrate`.

@@ -142,29 +142,38 @@ class StaleMomentum(MessageSettings):
 
     Suppose that machine i takes part in round t, and that its previous round was t'. It takes a record z that was not
     used before, and computes u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z). It updates its momentum to q_i ← u + (t−1)/t'·q_i,
-    and sends q_i with noise. In its first round, u = t·∇f(x_t; z) and q_i = u. The server takes the steps of `DPMu2`
-    along the mean of the messages. There, machines keep no momentum, and cancel the noise of earlier messages instead.
-    The state of a run has one vector q_i for each machine.
+    and sends q_i with noise. In its first round, u = t·∇f(x_t; z) and q_i = u.
+
+    With q the mean of the messages of round t, step size η and the projection Π onto the constraint set, the server
+    takes the step w_{t+1} = Π(w_t − η·q), and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output after T
+    rounds is x_T.
 
     Attributes:
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
-        step_size: step size η of the server. Default: the theory's step in a non-private run. In a private run, it is a
-            rule of thumb without a theorem: noise moves the last point w_T by min(D, 2·√d·G/L), for diameter D, d
-            parameters, Lipschitz constant G and smoothness L.
+        step_size: step size η of the server. Default: the theory's step in a non-private run. In a private run, the
+            default is a rule of thumb without a theorem. It chooses η such that noise moves the last point w_T by
+            min(D, 2·√d·G/L), for the diameter D of the constraint set, d parameters, Lipschitz constant G and
+            smoothness L.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of u that each machine enforces by clipping. A private run must have one.
-        relative_privacy: relative μ of the machines in any unit, one number each. The largest corresponds to `mu`. None
-            means equal μ.
+        relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
+            the target μ. None gives all machines the target μ.
         batch: K, number of records in a message. u is the mean of their vectors, each clipped separately.
-        server: optax transformation or schedule that replaces the server's plain step. None is the plain step. With it,
-            there is no default step and no error bound.
-        noise_schedule: "uniform", or a list of positive relative noises of a machine's first, second, … message.
+        server: optax transformation or schedule that replaces the server's plain step. None is the plain step. With an
+            optimiser, there is no default step and no error bound.
+        noise_schedule: "uniform" for equal noise in all messages, or a list: the relative noise of a machine's first,
+            second, … message, each positive.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees all
+            messages.
 
     **Privacy**: μ-GDP per machine for replacing one record, with μ² = max_j Σ_{k≥j} (2C·a_k/(K·σ_k))². A record first
-    enters a message j of its machine, and stays in all later messages k, with a weight a_k. It is the product of the
-    factors (t−1)/t' of the messages after j, up to k. σ_k is the standard deviation of the noise in message k.
+    enters a message j of its machine, and stays in all later messages k, with a weight a_k. The weight is the product
+    of the factors (t−1)/t' of the messages after j, up to k. σ_k is the standard deviation of the noise in message k.
     """
 
     noise_schedule: str | Sequence[float] = host_only("uniform")
@@ -178,7 +187,7 @@ class StaleMomentum(MessageSettings):
 
     @property
     def algorithm(self) -> Stale:
-        """Algorithm of the method: μ²-SGD, where corrections use the point of a machine's previous round."""
+        """Algorithm of the method: local momenta at the machines, and averaged steps of the server."""
         return Stale(server=self.server)
 
     @property

@@ -79,8 +79,9 @@ class TreeMomentum(MomentumProtocol):
             `Factor`.
         server: optax transformation or schedule that replaces the plain step, with m̂_t/‖m̂_t‖ as its gradient. None is
             the plain step. With an optimiser, there is no default step and no error bound.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
         epoch: N; set by `calibrate`.

@@ -125,7 +125,7 @@ class UserAGD(UserSettings):
         epsilon: target ε of every record, at the run's δ; inf is non-private.
         noise_std: σ, standard deviation per coordinate of the noise that one message contributes. In every trust model,
             the sum of n messages has noise of standard deviation σ·√n in each coordinate.
-        step_size: number s. Round t of a phase, counted from 1, takes a step of size (t+1)·s/2. Default: the theory's
+        step_size: s, for steps of size (t+1)·s/2 in round t of a phase, counted from 1. Default: the theory's value
             s = 1/(β + S), for smoothness β and a number S ≥ 0 that grows with the noise (see `spread`). If the clip is
             below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the default is instead
             a rule of thumb without a theorem.
@@ -137,10 +137,11 @@ class UserAGD(UserSettings):
         levels: g, number of steps into which the range of a coordinate is divided for rounding, for trust = "shuffler".
             Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting =
             "paper".
-        rounding: bound on the effect of random rounding on ε, for trust = "shuffler". If a record is replaced, a vector
-            changes by at most g steps in L2 norm before rounding. "coupled" takes g + √d for this norm after rounding,
-            "independent" takes g + 2√d. "averaged" averages over the rounding, which has the effect of a norm of about
-            √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
+        rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε, for trust =
+            "shuffler". If a record is replaced, a vector changes by at most g steps in L2 norm before rounding.
+            "coupled" takes g + √d for this norm after rounding, "independent" takes g + 2√d. "averaged" averages over
+            the rounding, which has the effect of a norm of about √(g² + d/4). All three are valid, and "averaged" gives
+            the smallest ε.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
@@ -161,8 +162,9 @@ class UserAGD(UserSettings):
             0. With it, there is no default step and no error bound.
         sampling: False ignores the sampling error of batches in the choice of steps and batch sizes, which then depend
             on the noise alone. This suits records with a common optimum, where the sampling error vanishes.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
         schedule: number of every round in its phase, with 1/s and the start of a phase; set by `calibrate`.

@@ -41,10 +41,11 @@ class UserSGD(UserSettings):
         levels: g, number of steps into which the range of a coordinate is divided for rounding, for trust = "shuffler".
             Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting =
             "paper".
-        rounding: bound on the effect of random rounding on ε, for trust = "shuffler". If a record is replaced, a vector
-            changes by at most g steps in L2 norm before rounding. "coupled" takes g + √d for this norm after rounding,
-            "independent" takes g + 2√d. "averaged" averages over the rounding, which has the effect of a norm of about
-            √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
+        rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε, for trust =
+            "shuffler". If a record is replaced, a vector changes by at most g steps in L2 norm before rounding.
+            "coupled" takes g + √d for this norm after rounding, "independent" takes g + 2√d. "averaged" averages over
+            the rounding, which has the effect of a norm of about √(g² + d/4). All three are valid, and "averaged" gives
+            the smallest ε.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
@@ -54,8 +55,9 @@ class UserSGD(UserSettings):
             noise protects all users of a round.
         server: optax transformation or schedule that replaces the server's plain step, such as `optax.adam`. With it,
             there is no default step and no error bound.
-        calibrate_to: "rule" computes the noise by the method's own rule, which may count more messages than a machine
-            sends. "plan" computes the smallest noise that meets the target on the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.

@@ -161,9 +161,10 @@ def sweep(
         memory_budget: approximate number of bytes of a chunk per device. It determines the sizes of chunks, and changes
             results only by rounding. On an accelerator, Refusal is raised if the compiled program of a chunk needs more
             than the free memory.
-        min_chunks: smallest number of chunks, if each device has at least as many runs. With fewer runs, a chunk has
-            the runs of one seed. More chunks are easier to share between processes. Fewer and larger chunks keep an
-            accelerator busier: with 1, the memory budget alone determines their size.
+        min_chunks: smallest number of chunks, even if fewer would fit the memory budget. (If a device has fewer than
+            `min_chunks` runs, each of its chunks has the runs of one seed.) Many chunks are easier to share between
+            processes, a few large chunks keep an accelerator busier. With 1, the memory budget alone determines the
+            size of chunks.
         progress: True shows when plans are sampled and noise is calibrated, then after every chunk the finished runs
             and the time left. A callable is called with (finished runs, total runs).
         on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation, when the

@@ -101,8 +101,9 @@ class Row(NamedTuple):
 def algorithms() -> dict[str, type]:
     """Return the classes of all algorithms by name.
 
-    These are the algorithms that experiment files can name, and those on which the package's methods are built. If an
-    algorithm has no name of its own, it has the name of the method.
+    These are the algorithms that experiment files can name, such as "sgd", and those on which the package's methods are
+    built. An algorithm without a name in experiment files has the name of the method that is built on it, such as
+    "tree_momentum".
     """
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
     methods = {name: kind for name, kind in composed().items() if privacy_for(kind)}

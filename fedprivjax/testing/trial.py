@@ -87,10 +87,10 @@ class Trial:
 
     @property
     def private(self) -> bool:
-        """True if the protocol under test has a privacy guarantee or adds noise.
+        """True if the protocol under test is private.
 
-        With `noise_std = 0`, `mu = inf` or `epsilon = inf`, it is False. Only if the mechanism is private without added
-        noise, it is True in these cases, too.
+        It is False if the protocol has `noise_std = 0`, `mu = inf` or `epsilon = inf`. An exception is a mechanism that
+        is private even without added noise, for which it is always True.
         """
         return not self.start.target.non_private or self.start.guarantee.private
 

@@ -248,7 +248,7 @@ def test_data_that_may_overlap_are_reported_as_not_accounted_for(options, ending
     results = {"ours": data, "theirs": scored(np.zeros((3, 2)), step_scale=[1e-6, 1.0, 3.0])}
     choice = tuning.choices(made, experiment.tuning_experiment(made), results)["ours"]
     assert choice.why.endswith(ending)
-    assert choice.accounted == bool(options)
+    assert choice.on_other_data == bool(options)
 
 
 TABLE = {"target": "y", "bounds": {"a": [0.0, 1.0]}}
