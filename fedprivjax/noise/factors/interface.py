@@ -158,7 +158,8 @@ class Factor:
 
         The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. The vector x_s depends on the data of round s.
         Let A be the matrix for which A·x are the momenta of all rounds. For `noise_std` = 1, their noise is A·F⁻¹ξ,
-        with the factor's matrix F and the standard normals ξ_1, ξ_2, … of the rounds.
+        with the standard normals ξ_1, ξ_2, … of the rounds and the factor's matrix F for this α. The function `matrix`
+        returns F for α = 0. For some factors, such as trees, F depends on α.
 
         Args:
             path: state after the round before.
@@ -174,9 +175,9 @@ class Factor:
         """Return the squared exposure of every record, float64 [records].
 
         The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. A run is as private as a release of F·x + σξ,
-        with the factor's matrix F, independent standard normals ξ, and σ = `noise_std`. In every round that uses a
-        record with weight w, the record can change x_t by any vector of norm at most w. Its exposure is the largest L2
-        norm by which it can change F·x.
+        with the factor's matrix F for this α, independent standard normals ξ, and σ = `noise_std`. In every round that
+        uses a record with weight w, the record can change x_t by any vector of norm at most w. Its exposure is the
+        largest L2 norm by which it can change F·x.
 
         Args:
             uses: which rounds use which record, with which weight.
@@ -192,9 +193,9 @@ class Factor:
         """Return the largest change of each release by one record, divided by its noise; float64 [releases].
 
         The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. For `noise_std` = 1, a run is as private as a
-        release of F·x + ξ, with the factor's matrix F and independent standard normals ξ. The record can change x_t by
-        any vector of norm at most its weight in round t. Each entry of F·x + ξ is one release. Changes are L2 norms,
-        and noise is a standard deviation.
+        release of F·x + ξ, with the factor's matrix F for this α and independent standard normals ξ. The record can
+        change x_t by any vector of norm at most its weight in round t. Each entry of F·x + ξ is one release. Changes
+        are L2 norms, and noise is a standard deviation.
 
         The squares of the result sum to the record's squared exposure, which `squares` returns. The default returns a
         single number, the exposure, as if there were one release.

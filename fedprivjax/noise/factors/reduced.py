@@ -116,8 +116,9 @@ class ReducedTrees:
 
     Each of these three sequences has a binary tree over rounds. A node of a tree is a weighted sum over its rounds, and
     has independent noise. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t, where γ is the
-    argument `reset_rate` of the methods. One record changes d_t and r_t less than a_t, so that their nodes need less
-    noise. `Groups` describes which nodes have equal noise.
+    argument `reset_rate` of the methods. If steps are short, one record changes d_t and r_t less than a_t, so their
+    nodes need less noise. If steps are long, it may change them by up to twice as much as a_t. `Groups` describes which
+    nodes have equal noise.
 
     Attributes:
         epoch: N, number of rounds of an epoch.
