@@ -200,9 +200,9 @@ class DPMu2(MessageSettings):
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
             Relative noise follows from `noise_schedule`.
-        step_size: η, step size of the server. Default: the theory's step (`fedprivjax.theory.reshef_levy.step_size`),
-            at which noise moves x_T by about the diameter of the constraint set. If a clip is set, no theorem holds.
-            The default is then a similar rule of thumb (`fedprivjax.method.default_steps.gathered_reach`).
+        step_size: η, step size of the server. Default: the theory's step, at which noise moves x_T by about the
+            diameter of the constraint set. `fedprivjax.theory.reshef_levy.step_size` computes it. If a clip is set, no
+            theorem holds. A similar rule of thumb is then used, `fedprivjax.method.default_steps.gathered_reach`.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of s that each machine enforces by clipping. None relies on the theory's bound G +
             2LD, for the problem's Lipschitz constant G, smoothness L and diameter D.
