@@ -35,7 +35,8 @@ class SumFactor(Factor):
     """Base class of matrices F that correlate the noise over the messages of a machine.
 
     The messages of a machine report increments s_1, s_2, …, which the server adds up. The machine sends s + σ·F⁻¹ξ,
-    with independent standard normals ξ and σ = `noise_std`. This is as private as a release of F·s + σξ.
+    with independent standard normals ξ. This is as private as a release of F·s + σξ. Here σ is `noise_std` times the
+    machine's relative noise, `CorrelatedSums.scale`.
 
     A subclass is a frozen dataclass of static settings that defines `matrix`.
     """
@@ -45,8 +46,8 @@ class SumFactor(Factor):
     def matrix(self, over: int, workload: Workload, /) -> np.ndarray:
         """Return F: lower triangular with column norms at most 1; float64 [messages, messages].
 
-        A machine sends s + σ·F⁻¹ξ instead of its increments s_1, s_2, …, with independent standard normals ξ and
-        σ = `noise_std`.
+        A machine sends s + σ·F⁻¹ξ instead of its increments s_1, s_2, …, with independent standard normals ξ. Here σ is
+        `noise_std` times the machine's relative noise, `CorrelatedSums.scale`.
 
         Args:
             over: largest number of messages of a machine.
