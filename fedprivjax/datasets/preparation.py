@@ -95,6 +95,9 @@ class Preparation:
             raise Refusal(f"clients must be a list of their names, got {self.clients!r}: client is the column's key")
         for name in ("features", "clients", "classes"):
             _require_list(name, getattr(self, name))
+        for name in self.features or ():
+            if not isinstance(name, str):
+                raise Refusal(f"features must be names of columns, got {name!r}")
         for name in ("bounds", "categories", "fill"):
             if not isinstance(getattr(self, name), Mapping):
                 raise Refusal(f"{name} must be a table by column, got {getattr(self, name)!r}")

@@ -6,7 +6,7 @@ Settings are validated section by section, and then across sections.
 import difflib
 import sysconfig
 from collections.abc import Mapping
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,11 @@ def _check_expected(experiment: Experiment) -> None:
         if (expected.rule in ALONG_AXIS) != (expected.axis is not None):
             wanted = "axis in [[expected]] must go with rule 'slope', 'increases' or 'decreases'"
             raise Refusal(f"{wanted}, got {expected.axis!r} with {expected.rule!r}")
+        if not 0 <= expected.tolerance < inf:
+            raise Refusal(f"tolerance in [[expected]] must be finite and not negative, got {expected.tolerance}")
         for cell in expected.cells:
+            if any(isnan(number) for number in (*cell.at.values(), cell.value or 0.0)):
+                raise Refusal(f"expected cell {cell.at} must have numbers, got nan")
             if expected.axis in cell.at:
                 raise Refusal(f"expected cell {cell.at} must leave {expected.axis} out: it is the rule's axis")
             for name in cell.at:

@@ -118,9 +118,10 @@ def check_machine_targets(protocol: Any, ratios: Any) -> None:
     """
     check_steps(protocol)
     require_positive("mu", protocol.mu, optional=True, infinite=True)
-    if not isinstance(protocol.epsilon, list | tuple):
-        require_positive("epsilon", protocol.epsilon, optional=True, infinite=True)
-    elif 0 < np.sum(np.isinf(protocol.epsilon)) < len(protocol.epsilon):
+    of_machines = isinstance(protocol.epsilon, list | tuple)
+    for level in protocol.epsilon if of_machines else [protocol.epsilon]:
+        require_positive("epsilon", level, optional=not of_machines, infinite=True)
+    if of_machines and 0 < np.sum(np.isinf(protocol.epsilon)) < len(protocol.epsilon):
         raise Refusal(f"epsilon must be finite on all machines or on none, got {list(protocol.epsilon)}")
     check_noise(protocol, *LEVELS)
     if isinstance(protocol.epsilon, list):

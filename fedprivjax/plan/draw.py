@@ -246,7 +246,11 @@ def _minibatches(problem: Problem, schedule: Schedule, order: str, sampler: Samp
     """Sample minibatches of the machines' own records."""
     assert problem.partition_table is not None
     rows, factors = problem.partition_table.rows, problem.message_factors
-    return draw_minibatches(sampler, rows, schedule, samples_rng(seeds), order == "stored", factors)
+    try:
+        return draw_minibatches(sampler, rows, schedule, samples_rng(seeds), order == "stored", factors)
+    except MemoryError:
+        wanted = "batch must be smaller, so that the records of all messages fit in memory"
+        raise Refusal(f"{wanted}, got {sampler.batch}") from None
 
 
 def _with_samples(problem: Problem, schedule: Schedule, order: str, sampler: Sampler | None, seeds: Seeds) -> Plan:

@@ -142,6 +142,18 @@ REFUSED = {
         lambda: from_dataset(DATA, machine_weights=1j),  # type: ignore[arg-type]
         "machine_weights must be numbers, got complex128",
     ),
+    "texts as targets of machines": (
+        lambda: NoisyMinibatchSGD(epsilon=("1", "2"), clip=1.0, step_size=0.1),
+        "epsilon must be a positive number, got '1'. Remove the quotes",
+    ),
+    "a batch that no memory holds": (
+        lambda: run(FedAvg(**LOCAL, batch=10**14)),
+        "batch must be smaller, so that the records of all messages fit in memory, got 100000000000000",
+    ),
+    "numbers as columns": (
+        lambda: datasets.Preparation("y", features=[1, 2]),  # type: ignore[list-item]
+        "features must be names of columns, got 1",
+    ),
     "a step that is 0 in float32": (lambda: NoisySGD(mu=1.0, step_size=1e-50), f"step_size {HELD}1e-50"),
     "a swept step that is 0 in float32": (
         lambda: sweep(NoisySGD(mu=1.0, clip=1.0), PROBLEM, ALL, over={"step_size": [0.1, 1e-50]}),

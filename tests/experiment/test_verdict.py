@@ -455,6 +455,20 @@ def test_slopes_are_checked_before_anything_runs():
             make([wrong])
 
 
+@pytest.mark.parametrize("tolerance", [-1.0, np.nan, np.inf])
+def test_a_tolerance_that_no_cell_can_meet_or_miss_is_refused(tolerance):
+    with pytest.raises(
+        Refusal, match=rf"^tolerance in \[\[expected\]\] must be finite and not negative, got {tolerance}"
+    ):
+        make([{"tolerance": tolerance}])
+
+
+@pytest.mark.parametrize("cell", [{"value": np.nan}, {"at": {"mu": np.nan}, "value": 1.0}])
+def test_a_cell_that_is_no_number_is_refused(cell):
+    with pytest.raises(Refusal, match=r"^expected cell \{.*\} must have numbers, got nan$"):
+        make([{"cells": [cell]}])
+
+
 def test_the_iterate_that_is_shown_must_be_one_of_some_protocol():
     with pytest.raises(Refusal, match=r"unknown evaluation.iterate 'lost' \(known: .*output"):
         ready_experiment(make([], iterate="lost"))
