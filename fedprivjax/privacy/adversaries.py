@@ -110,8 +110,8 @@ class Adversary(Decorated):
         """Return a mask of the messages that the adversary can compute itself, or None if there are none.
 
         These are the messages of machines whose data and seeds the adversary knows. The mask is bool [rounds,
-        per_round]. For an adversary who may know any machines of a given number, such as a `Coalition`, these are the
-        machines with which the weakest guarantee is the weakest.
+        per_round]. For an adversary who knows an arbitrary choice of machines, such as a `Coalition`, the mask is for
+        the choice with the weakest guarantee.
 
         Args:
             sent: noise of the messages that machines send, or None if it is not known.
