@@ -214,9 +214,8 @@ class MessagePrivacy(Privacy):
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
             is above 1 if the object needs gradients at further points.
-        why_means: reason why an algorithm cannot be combined with this object if it reads something other than means,
-            such as a running sum. The error message contains the reason after the name of this object. It therefore
-            begins with ", because". The default "" gives no reason.
+        why_means: end of the error message for an algorithm that reads something other than means, such as a running
+            sum, and cannot be combined with this object. Example: ", because its noise is for means".
     """
 
     several_epochs: ClassVar[bool] = False
@@ -232,9 +231,9 @@ class MessagePrivacy(Privacy):
         return None
 
     def memory(self, start: Any, reads: Reads) -> Any:
-        """Return the state that this object keeps between rounds, before the first round. Default: (), no state.
+        """Return the first value of the state that this object carries from round to round. Default: (), no state.
 
-        An example is a running sum without noise. No algorithm sees this state.
+        An example of such a state is a running sum without noise. No algorithm sees it.
 
         Args:
             start: a pytree shaped like a message, such as the initial parameters.
@@ -276,7 +275,8 @@ class MessagePrivacy(Privacy):
         Args:
             problem: the optimisation problem.
             machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
-                gradient of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
+                gradient of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x,
+                y)`, which returns both gradients.
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, [d], or None in a run without noise.
             key: random key of the round, for random choices other than the noise.
@@ -292,7 +292,8 @@ class MessagePrivacy(Privacy):
         Args:
             problem: the optimisation problem.
             machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
-                gradient of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
+                gradient of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x,
+                y)`, which returns both gradients.
             inputs: the round's participants and their records.
             bound: bound on the L2 norm to which each record's message is clipped, or None.
         """
@@ -426,9 +427,9 @@ class MessagePrivacy(Privacy):
         return None
 
     def server_noise(self, plan: Plan) -> float:
-        """Return a trusted server's noise in the first round, divided by `noise_std`: a standard deviation.
+        """Return the standard deviation of a trusted server's noise in the first round, in units of `noise_std`.
 
-        Default: 1.
+        Tests compare it with the noise of a run. Default: 1.
         """
         return 1.0
 
@@ -445,8 +446,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             problem: the optimisation problem.
-            plain: costs if a machine sends one message of float32 numbers: `sent_messages`, `sent_bits` and
-                `gradients_per_use`.
+            plain: costs if a machine sends one message of float32 numbers: `sent_messages`, `sent_bits`, and
+                `gradients_per_use`, the number of gradients computed each time a record is used.
         """
         return plain
 

@@ -93,8 +93,8 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
     Args:
         problem: the optimisation problem.
         machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
-            of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients. The message must be linear in
-            the gradients.
+            of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x, y)`, which
+            returns both gradients. The message must be linear in the gradients.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm of a record's message, or None.
 
@@ -150,7 +150,8 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
     Args:
         problem: the optimisation problem.
         machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
-            of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
+            of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x, y)`, which
+            returns both gradients.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm to which each record's message is clipped, or None.
     """
@@ -183,7 +184,8 @@ def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
     Args:
         problem: the optimisation problem.
         machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
-            of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
+            of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x, y)`, which
+            returns both gradients.
         examples: features and labels (or other data) of the records, leaves with a leading axis.
     """
     return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)

@@ -110,7 +110,8 @@ class BitMean(PrivateMean):
         Args:
             problem: the optimisation problem.
             machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
-                gradient of the record's loss at w, and `gradient(x, y)` is a tuple of two gradients.
+                gradient of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x,
+                y)`, which returns both gradients.
             inputs: the round's participants and their records.
             noise: the round's noise bits, from `round_noise`, or None in a run without noise.
             key: random key of the round, for the random rounding.

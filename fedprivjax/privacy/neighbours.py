@@ -104,10 +104,10 @@ class Neighbours(Adversary):
         return self.between(sent, schedule).max(axis=1)
 
     def releases(self, sent: SentNoise, schedule: Schedule, machine: int) -> np.ndarray:
-        """Return a relative noise r that is equivalent to all messages of a machine together; float64, shape [1].
+        """Return the noise r of one message that is as private as all messages of a machine; float64, shape [1].
 
-        One message with noise of standard deviation r·`noise_std` would have the same privacy loss as all messages of
-        the machine together, against the other machine that learns most about it.
+        The standard deviation of this noise is r·`noise_std`. The adversary is the other machine that learns most about
+        the machine.
 
         Args:
             sent: noise of the messages that machines send.

@@ -82,7 +82,8 @@ class SentNoise(NamedTuple):
 
         Args:
             machines: index of the machine of each message, int [n].
-            hidden: True for messages that are sent and whose seeds the adversary does not know, bool [n].
+            hidden: True for messages that are sent and whose seeds the adversary does not know, bool [n]. Only the
+                rows and columns of these messages are used.
 
         Raises:
             Refusal: if the result is not a finite symmetric matrix for the hidden messages.

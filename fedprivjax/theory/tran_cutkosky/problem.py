@@ -277,7 +277,7 @@ def node_sensitivity(
 
 
 def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic") -> Any:
-    """Upper bound on `node_sensitivity`, one record's weight in a noisy sum over rounds, for any rounds.
+    """Upper bound on `node_sensitivity`, the weight of one record in a noisy sum, for sums over any set of rounds.
 
     Args:
         records: N, number of records, also the number of rounds of an epoch.
