@@ -60,8 +60,9 @@ class AdaptiveClip(Decorated):
             machine's bit with trust = "none". It must exceed z/2, so that u < 1. The default None stands for z with
             trust = "none", and for max(z, m/20) with a trusted server and m expected participants of a round.
 
-    **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. The clips are
-    computed from its releases.
+    **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. Without an
+    encoder, it is 2/z-GDP for replacing a machine, and 1/z-GDP for adding or removing one. The clips are computed from
+    its releases.
 
     Source: Andrew et al., NeurIPS 2021.
 

@@ -279,8 +279,9 @@ class GaussianMean(PrivateMean):
         Let b be the number of users in a full round. The value depends on the attribute `trust`:
 
         * "server": √b, because the sum of the messages has noise of variance b·σ².
-        * "pan-private": √(b/2). An intruder may read the server's memory once in a round. Half of the variance b·σ² is
-          therefore added before the first message, and the other half after the last. Only one half protects a record.
+        * "pan-private": √(b/2). An intruder may read the server's memory once in the run. In every round, half of the
+          variance b·σ² is therefore added before the first message, and the other half after the last. Only one half is
+          certain to protect a record.
         * "none": 1, because every message has noise of variance σ². If users have different ε, σ is the largest of
           their noises. The value is then an array: each user's noise divided by σ, shape [users].
 

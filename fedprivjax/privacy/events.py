@@ -255,8 +255,8 @@ class GaussianEvent(Event):
     """Event of a run whose releases are all Gaussian mechanisms, with noise that was fixed before the run.
 
     A release is a vector with Gaussian noise, such as a machine's message. Let σ_k be the standard deviation per
-    coordinate of the noise of release k, and Δ_k the largest L2 change of the release if one record of machine i is
-    replaced. Machine i is μ_i-GDP (Gaussian differential privacy) with
+    coordinate of the noise of release k, and Δ_k the largest L2 change of the release between neighbouring datasets,
+    for example if one record of machine i is replaced. Machine i is μ_i-GDP (Gaussian differential privacy) with
 
         μ_i = √(Σ_k (Δ_k/σ_k)²) = exposure_i · sensitivity/noise_std
 

@@ -131,7 +131,8 @@ class FedAvg(Protocol):
         epsilon: target ε at the run's δ; inf is non-private.
         noise_std: standard deviation per coordinate of the noise. With unit = "record", this is the noise in the mean
             gradient of a local step. With unit = "machine", it is the noise in the mean update with a trusted server,
-            and in a machine's update without one. With an `AdaptiveClip`, it is given in units of the clip.
+            and in a machine's update without one. With an `AdaptiveClip`, it is instead the noise multiplier z that
+            this class describes: with a trusted server, z is for the sum of the messages, not for their mean.
         step_size: η, step size of the local steps. Required unless the optimiser `local` has its own.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to

@@ -44,8 +44,8 @@ class UserSGD(UserSettings):
         rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε, for trust =
             "shuffler". If a record is replaced, a vector changes by at most g steps in L2 norm before rounding.
             "coupled" takes g + √d for this norm after rounding, "independent" takes g + 2√d. "averaged" averages over
-            the rounding, which has the effect of a norm of about √(g² + d/4). All three are valid, and "averaged" gives
-            the smallest ε.
+            the rounding, which has the effect of a norm of about √(g² + d/4) if d ≤ 4g². All three are valid, and
+            "averaged" gives the smallest ε.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee

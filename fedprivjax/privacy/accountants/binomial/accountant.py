@@ -144,8 +144,8 @@ class BinomialSums(RecordAccountant):
         levels: g, number of steps into which the range of a coordinate is divided, for rounding.
         rounding: bound on the effect of random rounding on ε. If a record is replaced, the vector changes by at most g
             steps in L2 norm before rounding. "coupled" takes g + √d for this norm after rounding, "independent" takes
-            g + 2√d. "averaged" averages over the rounding, which has the effect of a norm of about √(g² + d/4). All
-            three are valid, and "averaged" gives the smallest ε.
+            g + 2√d. "averaged" averages over the rounding, which has the effect of a norm of about √(g² + d/4) if
+            d ≤ 4g². All three are valid, and "averaged" gives the smallest ε.
         accounting: "exact" for a proved upper bound on ε. "gaussian-limit" for the ε of Gaussian noise with the same
             variance, an approximation without proof. "paper" for the ε claimed by Cheu et al. 2022.
     """
@@ -259,9 +259,10 @@ class BinomialSums(RecordAccountant):
     ) -> tuple[AccountantResult, ...]:
         """Return further bounds on ε at δ, with which the result of `epsilon` can be compared.
 
-        * Always a lower bound: the exact ε for a record that moves from one end of the range to the other in one
-          coordinate. If vectors have one coordinate and are released once, no other change has a larger ε.
-        * If `accounting` is "gaussian-limit" or "paper", also a proved upper bound: the ε with `accounting` "exact".
+        * A lower bound: the exact ε of the total of all released sums, for a record that moves from one end of the
+          range to the other in one coordinate. If vectors have one coordinate and are released once, no other change
+          has a larger ε.
+        * If `accounting` is "gaussian-limit" or "paper", a proved upper bound: the ε with `accounting` "exact".
 
         A bound is left out if its computation would take too long. If `ratio` is 0 or infinite, the result is empty.
 
