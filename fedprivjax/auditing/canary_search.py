@@ -27,11 +27,15 @@ CLEARER = 1.02  # separation, relative to that of another canary, from which a c
 ATTAINED = 0.5  # smallest fraction of the claimed μ that canaries must achieve
 
 
+class NothingClaimed(Refusal):
+    """Refusal of a protocol without a privacy guarantee, which no audit can refute."""
+
+
 def require_claim(start: ReadyRun) -> None:
     """Raise Refusal if the run's protocol has no privacy guarantee."""
     if not start.guarantee.private:
         epsilon = start.guarantee.epsilon
-        raise Refusal(f"{start.protocol.name} must have a finite ε to be audited, got {epsilon}")
+        raise NothingClaimed(f"{start.protocol.name} must have a finite ε to be audited, got {epsilon}")
 
 
 def for_replaced(guarantee: PrivacyGuarantee) -> PrivacyGuarantee:

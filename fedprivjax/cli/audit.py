@@ -27,10 +27,12 @@ def audit(
 ) -> None:
     """Attack every protocol with a worst-case canary, and compare lower bounds on ε with its claim.
 
-    Exit status 1 if a claim is refuted, and 2 if nothing was audited. Runs are scaled down to a few machines and 16
-    dimensions, with a fixed cohort. The audit is repeated with a varying cohort and with dropouts, with 2/5 of the runs
-    and a third of the rounds. With --one-run, an experiment runs once at full size, with canaries.
+    Exit status 1 if a claim is refuted, else 2 if a method with a guarantee could not be audited, or none was. Runs are
+    scaled down to a few machines and 16 dimensions, with a fixed cohort. The audit is repeated with a varying cohort
+    and with dropouts, with 2/5 of the runs and a third of the rounds. With --one-run, an experiment runs once at full
+    size, with canaries.
     """
+    from fedprivjax.auditing.canary_search import NothingClaimed
     from fedprivjax.experiment import audit as audits
     from fedprivjax.report import audits as shown
     from fedprivjax.report.drawing import save
@@ -59,4 +61,5 @@ def audit(
         (picture,) = save({"audit": shown.plot(finished)}, folder)
         out.say(f"written to {picture}")
     write_json({label: one.as_mapping() for label, one in finished.items()}, json_file)
-    raise typer.Exit(1 if any(one.refuted for one in finished.values()) else 0 if finished else 2)
+    refused = not finished or any(not isinstance(why, NothingClaimed) for why in skipped.values())
+    raise typer.Exit(1 if any(one.refuted for one in finished.values()) else 2 if refused else 0)

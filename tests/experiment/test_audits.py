@@ -226,7 +226,7 @@ def test_of_several_methods_those_not_audited_are_listed(call, spec, monkeypatch
 
     monkeypatch.setattr(audits, "scaled_down_audits", lambda *_, **__: attack)
     status, said, _ = call("small.toml")
-    assert status == 0
+    assert status == 2
     assert "not audited: half: batch must be whole" in said.splitlines()
 
 
