@@ -88,8 +88,8 @@ class OneRunAudit:
     def refuted(self) -> bool:
         """True if a lower bound on ε or μ in `strict` exceeds the claim.
 
-        If the claim is right, this happens with a probability of at most 10⁻⁴, or the argument `verdict` that
-        `audit_one_run` was called with.
+        If the claim is right, this happens with a probability of at most `verdict`, the argument of `audit_one_run`,
+        10⁻⁴ by default.
         """
         return self.strict.refute(self.guarantee)
 

@@ -18,7 +18,7 @@ class Work(NamedTuple):
     Attributes:
         step: step size of the local steps: the protocol's `step_size` times its factor `step_scale`.
         planned: largest number of local steps of any machine in a round, the same in all rounds.
-        taken: number of steps that this machine takes in the round, at least 1.
+        taken: number of steps that this machine takes in the round, but 1 if it takes none, since it is a divisor.
         project: function that projects parameters onto the constraint set.
     """
 
@@ -220,7 +220,7 @@ class LocalAlgorithm(Part):
         """Return the parameters of one machine's own model. Default: `point`, the same for all machines.
 
         Args:
-            point: the reported parameters, or the parameters that the machine received.
+            point: parameters of the common model: the reported ones for metrics, and those received for local steps.
             own: state that the machine keeps between rounds.
         """
         return point

@@ -123,7 +123,7 @@ class WorkPrivacy(Privacy):
 
         Args:
             problem: the optimisation problem.
-            message: message of one record.
+            message: message of one record, as a linear function of the gradients of its loss.
             minibatch: records of the step.
             noise: the machine's noise, in the form that `step_noise` takes, or None in a run without noise.
             facts: facts of the run, such as the calibrated noise.

@@ -197,8 +197,8 @@ class Plan(Once):
     def public(self) -> "Plan":
         """Copy of the plan with only its public part.
 
-        Secret participants, samples and weights are replaced by empty arrays, of width 0. Samples are also secret if
-        they show something secret: which machine takes part, or a private number of records.
+        Secret participants, samples and weights are replaced by empty arrays, of width 0. Samples are secret if
+        the sampler says so, or if they show which machines take part or a private number of records.
         """
         if not (self.secret or self.hides_sizes) and self.schedule.secret is None:
             return self

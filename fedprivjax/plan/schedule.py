@@ -93,9 +93,10 @@ class Schedule(Once):
 
     @property
     def cohort(self) -> float:
-        """Number of machines in a round. If it varies, its harmonic mean, or its mean if participation is secret.
+        """Number of machines in a round, as bounds on the error use it.
 
-        The error of a mean over M machines is proportional to 1/M, so bounds contain the harmonic mean of M.
+        If the number varies, it is the harmonic mean, since the error of a mean over M machines is proportional to 1/M.
+        If participation is secret, it is the expected number, by which every round's sum is then divided.
         """
         if self.secret is not None:
             return self.divisor

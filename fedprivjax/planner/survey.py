@@ -56,7 +56,7 @@ def plan(
         protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", also names of
             algorithms. None compares all.
         pilot: True, or a `Pilot` with its settings, to run every method on synthetic data of these sizes, too. The runs
-            use the method's default settings with clipping, and noise calibrated to ε on the sampled participants. They
+            use the method's default settings with clipping, and noise calibrated to ε on the schedule of the seed. They
             read no private records. False runs nothing.
         progress: True displays the progress of the pilot. A callable is called with (finished runs, all runs).
         setting: the other fields of `Setting`:

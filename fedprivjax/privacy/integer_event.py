@@ -80,7 +80,7 @@ class IntegerEvent(Event):
         """Return the event against an adversary who sees only functions of messages, such as their sum.
 
         The noise of other machines then also hides a message. Let τ_k be the standard deviation of the noise that hides
-        a message of machine k from this adversary, the smallest one of all messages of the machine.
+        a message of machine k from this adversary. If it differs between the machine's messages, τ_k is the smallest.
 
         Args:
             exposure: `noise_std`/τ_k for each machine k, float64 [machines].

@@ -225,8 +225,8 @@ def rounds_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPU
     The result has the dimensions of the dataset without `round`.
 
     A metric reaches a value when it is at least as good: at least as high for an accuracy, at most as high for a loss.
-    A run that never reaches the value, or diverged, has NaN. A mean over seeds should then be NaN, too, because a mean
-    over the other runs would be too optimistic.
+    A run that never reaches the value, or diverged, has NaN. Average over seeds with `.mean("seed", skipna=False)`: the
+    mean of the other runs alone would be too optimistic.
 
     Args:
         dataset: result of `sweep`.

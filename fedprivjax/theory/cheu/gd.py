@@ -153,9 +153,9 @@ def gd_scan(
         users: number of users, all in every round.
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, noise that the whole privacy budget requires for a single round: C = E‖Z‖²/L², where Z is the noise
-            vector that is added to the sum of the users' gradients. If T rounds share the budget, E‖Z‖²/L² of each
-            round is taken to be T·C, which is exact for Gaussian noise. For other noise, give a function from T to
+        noise: C, noise of a run of one round, which spends the whole privacy budget: C = E‖Z‖²/L². Here Z is the
+            noise vector that is added to the sum of the users' gradients. If T rounds share the budget, E‖Z‖²/L² of
+            each round is taken to be T·C, which is exact for Gaussian noise. For other noise, give a function from T to
             E‖Z‖²/L² of one round.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations of the
             loss).
@@ -239,10 +239,10 @@ def gd_phases(
         diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
-        noise: C, noise that the whole privacy budget requires for a single round: C = E‖Z‖²/L², where Z is the noise
-            vector that is added to the sum of a group's gradients. If T rounds share the budget, E‖Z‖²/L² of each round
-            is taken to be T·C, which is exact for Gaussian noise. For other noise, give a function from T to E‖Z‖²/L²
-            of one round.
+        noise: C, noise of a run of one round, which spends the whole privacy budget: C = E‖Z‖²/L². Here Z is the
+            noise vector that is added to the sum of a group's gradients. If T rounds share the budget, E‖Z‖²/L² of each
+            round is taken to be T·C, which is exact for Gaussian noise. For other noise, give a function from T to
+            E‖Z‖²/L² of one round.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
         max_rounds: largest number of rounds of each group, or None for the number of users in the group.
         tolerance: for each group, the fewest rounds are used at which the bound exceeds its minimum by at most this

@@ -83,7 +83,7 @@ def sgd_step(
 
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
-    """Number of users in a round with the smallest bound for one-pass SGD, if there are many users.
+    """Number of users in a round at which the bound for one-pass SGD is smallest, for a large federation.
 
     The bound is on the expected excess loss (`sgd_bound`). The result is a real number.
 
@@ -110,8 +110,8 @@ def sgd_scan(*, users: int, distance: float, lipschitz: float, noise: Noise, per
         users: number of users, each used once.
         distance: bound on the distance from the start to the minimum.
         lipschitz: Lipschitz constant of the loss.
-        noise: variance of the noise in a batch's sum of gradients, over all coordinates together, divided by the
-            squared Lipschitz constant; or a function from the batch size to it.
+        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients and L the Lipschitz
+            constant. If it depends on the batch size, give a function from the batch size to E‖Z‖²/L².
         per_round: batch size (users in a round), or None for the best.
 
     >>> sgd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0)

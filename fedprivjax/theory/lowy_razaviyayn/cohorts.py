@@ -37,7 +37,7 @@ def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np
 
 
 def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
-    """Probabilities of 1, 2, …, machines in a round if each takes part independently; shape [machines].
+    """Probabilities that 1, 2, … or all machines take part in a round, each independently; shape [machines].
 
     They are conditional on at least one machine.
 

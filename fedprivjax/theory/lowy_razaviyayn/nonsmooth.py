@@ -114,8 +114,8 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`. The paper uses 2L as the Lipschitz constant of the envelope. L suffices, with
-        272.5 instead of 545.
+        `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`. This is the paper's bound. Its factor 545 could be halved: the paper takes 2L
+        for the Lipschitz constant of the envelope, which is L.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 

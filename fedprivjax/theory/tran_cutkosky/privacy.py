@@ -135,8 +135,8 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
         Refusal: if the form is "paper" and ε exceeds `momentum_max_epsilon`, which is about 2.34·log(1/δ) for Algorithm
             1 and 4.13·log(1/δ) for Algorithm 2. The paper's σ is then not proved to suffice.
 
-    Source: Tran & Cutkosky 2022, Theorem 4, whose condition δ ≥ exp(−ε) has the inequality reversed, and Theorem 8,
-    which states no condition.
+    Source: Tran & Cutkosky 2022, Theorems 4 and 8. Theorem 4 states the condition δ ≥ exp(−ε), which should read
+    δ ≤ exp(−ε). Theorem 8 states no condition.
 
     >>> settings = {"epsilon": 2.0, "delta": 1e-5}
     >>> [round(momentum_multiplier(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
