@@ -11,7 +11,7 @@ from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, t
 from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
 from fedprivjax.report.wording import grouped, guarantees_in, statement
 from fedprivjax.sweeps.results import alone
-from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, at_ends, best_point, clip_has_no_effect
+from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, cells_at_ends, clip_has_no_effect
 
 CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
 NAIVE_NOTE = (
@@ -120,9 +120,8 @@ def sweep_notes(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
             if axis == "clip" and label in without_effect:
                 continue
             chosen = values[axis].values[best_point(values.rename({axis: POINT}), ["seed"], cells.metric.better)]
-            ends = at_ends(values[axis].values, chosen)
-            if ends.any():
-                where = f" in {int(ends.sum())} of {ends.size} cells" if ends.size > 1 else ""
+            where = cells_at_ends(values[axis].values, chosen)
+            if where is not None:
                 found = f"the {axis} with the best {cells.metric.words} is the smallest or largest value tried{where}"
                 lines.append(f"{label}: {found}; a wider grid may contain a better one")
     return lines

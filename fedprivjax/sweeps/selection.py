@@ -111,20 +111,24 @@ def edges(grid: Mapping[str, ArrayLike], chosen: Mapping[str, ArrayLike]) -> str
     """
     found = []
     for name, values in grid.items():
-        ends = at_ends(values, chosen[name])
-        if ends.any():
-            cells = f" in {int(ends.sum())} of {ends.size} cells" if ends.size > 1 else ""
+        cells = cells_at_ends(values, chosen[name])
+        if cells is not None:
             found.append(f"{name} at the edge of its grid{cells}")
     return f" ({', '.join(found)})" if found else ""
 
 
-def at_ends(values: ArrayLike, chosen: ArrayLike) -> np.ndarray:
-    """Return True for each chosen value that is the smallest or the largest of three or more values.
+def cells_at_ends(values: ArrayLike, chosen: ArrayLike) -> str | None:
+    """Return text that counts the cells whose chosen value is the smallest or the largest of three or more values.
 
-    >>> at_ends([0.5, 1.0, 2.0], [0.5, 1.0]).tolist(), at_ends([0.5, 1.0], 0.5).tolist()
-    ([True, False], [False])
+    The text is "" if there is one cell. Without such a cell, the result is None.
+
+    >>> cells_at_ends([0.5, 1.0, 2.0], [0.5, 1.0]), cells_at_ends([0.5, 1.0], 0.5)
+    (' in 1 of 2 cells', None)
     """
-    return np.isin(np.ravel(chosen), [np.min(values), np.max(values)]) & (np.size(values) > 2)
+    ends = np.isin(np.ravel(chosen), [np.min(values), np.max(values)])
+    if np.size(values) < 3 or not ends.any():
+        return None
+    return f" in {int(ends.sum())} of {ends.size} cells" if ends.size > 1 else ""
 
 
 def clip_has_no_effect(data: xr.Dataset) -> bool:
