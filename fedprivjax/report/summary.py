@@ -186,13 +186,14 @@ class Summary:
 
     @cached_property
     def target_epsilon(self) -> dict[str, xr.DataArray]:
-        """Target ε at each point by label of a private protocol; NaN if the noise was given."""
-        return {label: self.best[label].get("target_epsilon", xr.DataArray(np.nan)) for label in self.private}
+        """Target ε at each point by label, recorded or else swept; NaN if the noise was given."""
+        found = {label: data.get("target_epsilon", target_of(data)) for label, data in self.best.items()}
+        return {label: xr.DataArray(np.nan) if target is None else target for label, target in found.items()}
 
-    @property
+    @cached_property
     def common_target(self) -> str:
         """Target ε as text if it is the same at every point of every private protocol, else an empty string."""
-        found = {up(float(value), 4) for target in self.target_epsilon.values() for value in np.ravel(target)}
+        found = {up(float(value), 4) for label in self.private for value in np.ravel(self.target_epsilon[label])}
         return found.pop() if len(found) == 1 and found.isdisjoint({"nan", "inf"}) else ""
 
     @cached_property
@@ -204,8 +205,8 @@ class Summary:
     @property
     def below_target(self) -> list[str]:
         """Labels of the protocols whose worst run is below a target by more than `TOLERANCE`."""
-        targets = self.target_epsilon.items()
-        return [label for label, target in targets if (self.epsilon[label] < (1 - TOLERANCE) * target).any()]
+        least = {label: (1 - TOLERANCE) * self.target_epsilon[label] for label in self.private}
+        return [label for label, target in least.items() if (self.epsilon[label] < target).any()]
 
     @property
     def hides_sizes(self) -> bool:

@@ -290,6 +290,15 @@ def test_no_privacy_is_on_target():
     assert not Summary({"ours": data}).misses_target
 
 
+@pytest.mark.parametrize("off", [2.0, np.inf])
+def test_a_swept_target_counts_if_none_is_recorded_and_if_nothing_is_private(off):
+    data = dataset("mu")
+    missed = data.assign(realised_epsilon=data["realised_epsilon"] * off)
+    assert Summary({"ours": missed}).misses_target
+    assert Summary({"ours": missed.drop_vars("target_epsilon")}).misses_target
+    assert not Summary({"ours": data.drop_vars("target_epsilon")}).misses_target
+
+
 def test_another_iterate_and_a_custom_metric():
     data = dataset("mu", metrics=["spread"])
     data["spread"] = xr.concat([data["spread"], data["spread"] + 1], xr.Variable("iterate", ["output", "last"]))
