@@ -25,6 +25,8 @@ from .engine.transcript import Transcript as Transcript
 from .engine.transcript import transcript as transcript
 from .experiment.results import Results as Results
 from .experiment.results import load as load
+from .leaderboards.leaderboard import Leaderboard as Leaderboard
+from .leaderboards.leaderboard import leaderboard as leaderboard
 from .method.adaptive_clip import AdaptiveClip as AdaptiveClip
 from .method.algorithm import Algorithm as Algorithm
 from .method.algorithm import At as At
@@ -256,8 +258,6 @@ from .report.display import plot as plot
 from .report.display import table as table
 from .report.frame import Frame as Frame
 from .report.frame import frame as frame
-from .report.leaderboard import Leaderboard as Leaderboard
-from .report.leaderboard import leaderboard as leaderboard
 from .sweeps.intervals import mean_interval as mean_interval
 from .sweeps.results import averaged as averaged
 from .sweeps.results import bytes_to as bytes_to

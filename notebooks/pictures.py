@@ -10,8 +10,8 @@ from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
 import fedprivjax
-from fedprivjax.report.colours import colour, new_figure
-from fedprivjax.report.drawing import as_address
+from fedprivjax.layout.colours import colour, new_figure
+from fedprivjax.layout.drawing import as_address
 
 QUOTED = re.compile(r"(−?[\d.]+) ± ([\d.]+) \((−?[\d.]+)\)")  # measured ± interval (published)
 

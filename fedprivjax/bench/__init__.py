@@ -10,8 +10,8 @@ from rich.table import Table
 from fedprivjax.bench import accelerator, cell, sweeps
 from fedprivjax.bench.timing import Line, machine
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.report.audits import VERDICTS
-from fedprivjax.report.drawing import save_figure
+from fedprivjax.layout.drawing import save_figure
+from fedprivjax.report.verdicts import VERDICTS
 
 __all__ = ["Line", "as_json", "machine", "measure", "require_throughput", "save_throughput", "table"]
 

@@ -19,12 +19,12 @@ from rich.table import Table
 
 from fedprivjax.bench import cell, fedavg
 from fedprivjax.bench.timing import Line, compiled_run, machine, side_by_side
+from fedprivjax.layout.drawing import panelled
 from fedprivjax.noise.interface import normals
 from fedprivjax.problem.program import FLOAT32, PRECISIONS, TF32, products
 from fedprivjax.problem.random_keys import random_key
 from fedprivjax.protocols import DPMu2
-from fedprivjax.report.audits import VERDICTS
-from fedprivjax.report.drawing import panelled
+from fedprivjax.report.verdicts import VERDICTS
 from fedprivjax.sweeps.execute import execute
 from fedprivjax.testing import devices
 from fedprivjax.testing.device_cases import cases

@@ -32,10 +32,10 @@ def audit(
     and with dropouts, with 2/5 of the runs and a third of the rounds. With --one-run, an experiment runs once at full
     size, with canaries.
     """
+    from fedprivjax.auditing import of_experiment as audits
+    from fedprivjax.auditing import tables as shown
     from fedprivjax.auditing.canary_search import NothingClaimed
-    from fedprivjax.experiment import audit as audits
-    from fedprivjax.report import audits as shown
-    from fedprivjax.report.drawing import save
+    from fedprivjax.layout.drawing import save
 
     chosen = audits.chosen(spec, lambda: load(spec, change), epsilon, delta, only)
     small = {"participation": participation, "loss": loss, "clipping": clipping}

@@ -26,7 +26,7 @@ from fedprivjax.bounded_read import Unreadable, toml_value
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import condition, require_choice
-from fedprivjax.report.text_table import usual_width
+from fedprivjax.layout.text_table import usual_width
 
 TRACEBACK = "--traceback"
 UsageError: Any = typer.BadParameter.__base__  # of click, which typer contains or imports

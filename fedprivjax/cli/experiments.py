@@ -66,7 +66,7 @@ def reproduce(
     resume: Resume = False,
 ) -> None:
     """Run experiments and compare results with the expected numbers. Exit status 1 if too few are within tolerance."""
-    from fedprivjax.report.audits import verdict_line
+    from fedprivjax.report.verdicts import verdict_line
 
     done: dict[str, Any] = {}
     chosen = _named(specs, change, folder, resume=resume, judge=True)
@@ -96,9 +96,9 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
 def privacy(spec: Spec, change: Change = None) -> None:
     """State the guarantee of every protocol of an experiment, by theorem and by accountant, without running it."""
     from fedprivjax.experiment import jobs as listed
-    from fedprivjax.experiment.tiny import one_trial
+    from fedprivjax.layout.wording import grouped
     from fedprivjax.report import guarantees
-    from fedprivjax.report.wording import grouped
+    from fedprivjax.testing.tiny import one_trial
 
     experiment = one_trial(load(spec, change))
     delta = experiment.evaluation.delta
@@ -138,9 +138,9 @@ def _named(
     """
     from fedprivjax import experiment as experiments
     from fedprivjax.experiment import folder as results_folder
-    from fedprivjax.experiment import tiny as scaled_down
     from fedprivjax.experiment import verdict
     from fedprivjax.experiment.jobs import ready_experiment
+    from fedprivjax.testing import tiny as scaled_down
 
     bundled = experiments.bundled()
     inside = [[name for name in bundled if name.startswith(spec.rstrip("/") + "/")] or [spec] for spec in specs]

@@ -12,7 +12,7 @@ from rich.text import Text
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.cli.console import Json, app, err, in_folder, out, write_json
-from fedprivjax.report.text_table import Sheet
+from fedprivjax.layout.text_table import Sheet
 
 Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class or function with the settings, or None
 
@@ -29,7 +29,7 @@ def leaderboard(
     Without results, the bundled leaderboard is shown. A row needs a realised ε, three or more seeds and no diverged
     run. A line on stderr names each refused row.
     """
-    from fedprivjax.report import leaderboard as boards
+    from fedprivjax.leaderboards import leaderboard as boards
 
     known = boards.leaderboard(into) if into is not None and into.exists() else boards.Leaderboard()
     shown = boards.Leaderboard() if results else boards.leaderboard(into)
@@ -103,7 +103,7 @@ def _folders(names: Iterable[str]) -> list[str]:
 
 def _print_combinations(name: str | None, json_file: Path | None) -> None:
     """Print a table of combinations for each privacy object, of one algorithm or of all."""
-    from fedprivjax.report.wording import grouped
+    from fedprivjax.layout.wording import grouped
     from fedprivjax.testing.combinations import algorithms, combinations, folded
 
     if name is not None:

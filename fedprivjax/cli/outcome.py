@@ -23,8 +23,8 @@ def show(
         judge: name of an experiment whose verdict is printed below the tables, and returned, in place of the lines on
             the data and the plot of their partition. A guarantee that hides the sizes leaves these out, too.
     """
+    from fedprivjax.layout.drawing import save
     from fedprivjax.report.display import experiment_summary, tables
-    from fedprivjax.report.drawing import save
     from fedprivjax.report.page import PAGE, write_page
     from fedprivjax.report.plots import all_plots
     from fedprivjax.report.run_plots import plots_of_first
@@ -61,7 +61,7 @@ def saved(folder: Path) -> Iterator[None]:
 def judged(name: str, experiment, best: Mapping[str, Any]) -> list[Any]:
     """Print the comparison with an experiment's expected numbers, and return it cell by cell."""
     from fedprivjax.experiment.verdict import verdicts
-    from fedprivjax.report.audits import verdict_line, verdict_tables
+    from fedprivjax.report.verdicts import verdict_line, verdict_tables
 
     found = verdicts(experiment, best)
     for table in verdict_tables(found):

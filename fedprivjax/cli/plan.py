@@ -49,8 +49,8 @@ def plan(
         _plan_card(spec, card, json_file)
         return
     from fedprivjax import planner
-    from fedprivjax.experiment.plan_options import KEYS, plan_settings
-    from fedprivjax.report.plan_text import plan_ranking, plan_report
+    from fedprivjax.planner.options import KEYS, plan_settings
+    from fedprivjax.planner.text import plan_ranking, plan_report
 
     settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
     only = only if method is None else [method.partition(",")[0]]

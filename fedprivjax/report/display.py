@@ -20,13 +20,13 @@ from fedprivjax.engine.metrics import shown as usual
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.results import Results, load, require_of
 from fedprivjax.experiment.tuning import selected
+from fedprivjax.layout.colours import using
+from fedprivjax.layout.text_table import Sheet, html_table, plain
 from fedprivjax.report import plots
-from fedprivjax.report.colours import using
 from fedprivjax.report.remarks import footnotes
 from fedprivjax.report.run_plots import plot_run
 from fedprivjax.report.summary import Summary, summary, summary_of
 from fedprivjax.report.tables import choice_table, results_table, results_tables
-from fedprivjax.report.text_table import Sheet, html_table, plain
 from fedprivjax.sweeps.results import require_scalars, trials_as_seeds, vector_axes
 
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"

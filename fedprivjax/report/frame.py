@@ -10,11 +10,11 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
+from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, grouped, points_of
 from fedprivjax.report.display import Showable, require_recorded_by, summarised, usual_metric
-from fedprivjax.report.remarks import CHOSEN_NOTE, footnotes
-from fedprivjax.report.summary import CHOSEN, Cells, as_good, at
+from fedprivjax.report.remarks import footnotes
+from fedprivjax.report.summary import Cells, as_good, at
 from fedprivjax.report.tables import CONSTANT, WORSE, results_table
-from fedprivjax.report.wording import grouped, points_of
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 BOLD = "bold: mean within the interval of the best, among private methods if there are any"

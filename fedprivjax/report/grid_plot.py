@@ -11,13 +11,12 @@ from matplotlib.patches import Rectangle
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
+from fedprivjax.layout import drawing
+from fedprivjax.layout.colours import letter_width
+from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, points_of
 from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report import drawing
-from fedprivjax.report.colours import letter_width
-from fedprivjax.report.remarks import CHOSEN_NOTE
-from fedprivjax.report.summary import CHOSEN, PANELS, Cells, Summary, as_good, at, tunable
-from fedprivjax.report.wording import points_of
+from fedprivjax.report.summary import PANELS, Cells, Summary, as_good, at, tunable
 from fedprivjax.sweeps.intervals import mean_interval
 from fedprivjax.sweeps.selection import POINT, best_point
 

@@ -11,6 +11,8 @@ from rich.text import Text
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.experiment import TRIAL
 from fedprivjax.experiment.jobs import Job
+from fedprivjax.layout.text_table import Sheet
+from fedprivjax.layout.wording import epsilon_text, grouped, mixed, points_of, range_text
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy.cross_check import entry
@@ -21,8 +23,6 @@ from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.rounding import down, up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.problem.problem import Problem
-from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import epsilon_text, grouped, mixed, points_of, range_text
 from fedprivjax.sweeps.prepare import ReadySweep
 
 

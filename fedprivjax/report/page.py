@@ -18,15 +18,15 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import json_from
 from fedprivjax.checks.printable import printable
 from fedprivjax.experiment.results import Results
+from fedprivjax.layout.drawing import SAFE, as_address, stack_panels
+from fedprivjax.layout.text_table import html_table
+from fedprivjax.layout.wording import grouped, points_of
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report import display
-from fedprivjax.report.drawing import SAFE, as_address, stack_panels
 from fedprivjax.report.remarks import attributes, is_large, non_private_metrics
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import chosen_tables
-from fedprivjax.report.text_table import html_table
-from fedprivjax.report.wording import grouped, points_of
 
 PAGE, RUN_FIGURES = "report.html", "run_figures.json"
 LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the top of the page, the first of each

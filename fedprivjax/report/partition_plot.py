@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedprivjax.datasets import Dataset
-from fedprivjax.report.colours import class_colour, colour
+from fedprivjax.layout.colours import class_colour, colour
 
 NAMED_CLASSES = 20  # largest number of classes that are named
 NAMED = 30  # largest number of machines that are named on the axis

@@ -15,14 +15,14 @@ from matplotlib.ticker import EngFormatter, LogLocator
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.client_metrics import CLIENT
 from fedprivjax.engine.metric import Metric
+from fedprivjax.layout import colours, drawing
+from fedprivjax.layout.colours import looks
+from fedprivjax.layout.drawing import Panel
+from fedprivjax.layout.wording import Point, points_of, power_text, relations
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report import drawing
-from fedprivjax.report.colours import looks
-from fedprivjax.report.drawing import Panel
 from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
-from fedprivjax.report.summary import PANELS, Cells, Point, Summary, at, target_of
-from fedprivjax.report.tables import AXES, COUNTED, differ_in_costs, run_costs, with_costs
-from fedprivjax.report.wording import points_of, power_text, relations
+from fedprivjax.report.summary import PANELS, Cells, Summary, at, target_of
+from fedprivjax.report.tables import AXES, CONSTANT, COUNTED, differ_in_costs, run_costs, with_costs
 from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.sweeps.results import has, preferred, vector_axes
 
@@ -57,7 +57,7 @@ def metric_against_epsilon(this: Summary, metric: str | Metric = "test_accuracy"
         _draw_curves(axis, this, cells, point, along)
         axis.set_xlabel(f"{epsilon}  (δ = {power_text(delta)}, {relations(this.terms)})")
         drawing.epsilon_axis(axis, {float(level) for each in along.values() for level in np.atleast_1d(each)})
-    drawing.draw_baselines(panels, cells)
+    _draw_baselines(panels, cells)
     return drawing.finish(figure, panels, cells.metric, drawing.over_seeds(cells.words, this.best))
 
 
@@ -100,7 +100,7 @@ def metric_against(this: Summary, axis: str = "machines", metric: str | Metric =
             place.set_xscale("log")
             drawing.plain_ticks(place.xaxis, *place.get_xlim())
         drawing.name_few(place, [f"{value:g}" for value in values])
-    drawing.draw_baselines(panels, cells, axis)
+    _draw_baselines(panels, cells, axis)
     return drawing.finish(figure, panels, cells.metric, drawing.over_seeds(cells.words, this.best))
 
 
@@ -133,7 +133,7 @@ def metric_against_costs(
                 if np.isfinite(scale):
                     _draw_path(axis, this, data, cells, scale, **style, markevery=[-1])
         _label(axis, cost)
-    drawing.draw_baselines(panels, cells)
+    _draw_baselines(panels, cells)
     words = drawing.over_seeds(cells.metric.words, this.best)
     return drawing.finish(figure, panels, cells.metric, words, across=len(shown))
 
@@ -294,3 +294,24 @@ def _positive(cells: Cells) -> bool:
 def _has_path(values: xr.DataArray) -> bool:
     """Return True if any run has more than one evaluation."""
     return bool((values.notnull().sum("round") > 1).any())
+
+
+def _draw_baselines(panels: list[Panel], cells: Cells, along: str = "") -> None:
+    """Draw the constant predictor and the machines that train alone, unless far outside the vertical axis's limits.
+
+    They are lines, or a curve if the mean of the machines depends on the horizontal axis, which is called `along`.
+    """
+    baselines = [] if cells.floor is None else [(CONSTANT, xr.DataArray(cells.floor), colours.CONSTANT, ":")]
+    greys = zip(cells.alone.items(), cycle(colours.ALONE), strict=False)
+    baselines += [(words, mean, grey, "--") for (words, (mean, _)), grey in greys]
+    low, high = panels[0][0].get_ylim()
+    for label, mean, color, ls in baselines:
+        parts = [at(mean, {name: value for name, value in point.items() if name != along}) for _, point in panels]
+        parts = [part.isel({name: 0 for name in part.dims if name != along}) for part in parts]
+        if min(map(np.min, parts)) < 2 * low - high or max(map(np.max, parts)) > 2 * high - low:
+            continue  # off the axis by more than its length
+        for (axis, _), part in zip(panels, parts, strict=True):
+            if along in part.dims:
+                axis.plot(part[along], part, lw=1.5, label=label, color=color, ls=ls)
+            else:
+                axis.axhline(float(part), lw=1.5, label=label, color=color, ls=ls)

@@ -6,14 +6,13 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.simulate import STEPS
+from fedprivjax.layout.wording import CHOSEN_NOTE, grouped, guarantees_in, statement
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, tunable
 from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
-from fedprivjax.report.wording import grouped, guarantees_in, statement
 from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, cells_at_ends, clip_has_no_effect
 
-CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
 NAIVE_NOTE = (
     "intervals of ‡ are naive: the runs that chose a point also measure it, so they cover the mean in less than 95%"
 )

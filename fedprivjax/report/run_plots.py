@@ -17,6 +17,9 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import known, require_recorded
 from fedprivjax.engine.prepare import ReadyRun
 from fedprivjax.experiment.jobs import Job
+from fedprivjax.layout.colours import CONSTANT, colour, look, slots
+from fedprivjax.layout.drawing import FONT, add_legend, panelled, percent_ticks, point_title
+from fedprivjax.layout.wording import power_text, relations
 from fedprivjax.noise.factors.matrices import inverse_of
 from fedprivjax.noise.message_factors import SumFactor
 from fedprivjax.noise.pairwise import Pairwise
@@ -24,12 +27,9 @@ from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
-from fedprivjax.report.colours import CONSTANT, colour, look, slots
-from fedprivjax.report.drawing import FONT, add_legend, panelled, percent_ticks, point_title
 from fedprivjax.report.partition_plot import NAMED
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import BEST
-from fedprivjax.report.wording import power_text, relations
 
 CELLS = 400  # most rows and columns of an image; more machines or rounds share one
 MOST = 2000  # most rows of a matrix that is drawn

@@ -15,12 +15,12 @@ from fedprivjax.engine.metrics import known, recorded_name, shown
 from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import EvaluationSettings
+from fedprivjax.layout.text_table import Sheet
+from fedprivjax.layout.wording import CHOSEN, Point, guarantees_in, of_axes, range_text, target_epsilon, title_of
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import guarantees_in, of_axes, range_text, target_epsilon, title_of
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 from fedprivjax.sweeps.results import alone, constant, figure, has, preferred, rounds_of, vector_axes
 from fedprivjax.sweeps.schema import custom_metrics
@@ -28,9 +28,7 @@ from fedprivjax.sweeps.selection import UNACCOUNTED, at_best
 
 PANELS = ("machines", "per_round", "rounds", "records")
 TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is shown
-CHOSEN = " ‡"  # mark of a protocol whose settings were chosen by results
 ALONE = "each machine alone"
-Point = Mapping[str, float]
 Interval = tuple[xr.DataArray, xr.DataArray]  # mean, and half the width of its interval
 Values = TypeVar("Values", xr.DataArray, xr.Dataset)
 

@@ -9,10 +9,11 @@ import xarray as xr
 from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment import Experiment, tuning_experiment
 from fedprivjax.experiment.tuning import Choice, formatted
+from fedprivjax.layout import wording
+from fedprivjax.layout.text_table import Sheet
+from fedprivjax.layout.wording import Point
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report import wording
-from fedprivjax.report.summary import Point, Summary, varied
-from fedprivjax.report.text_table import Sheet
+from fedprivjax.report.summary import Summary, varied
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 from fedprivjax.sweeps.results import has, preferred, rounds_to
 

@@ -9,7 +9,7 @@ from fedprivjax import DPMu2, FedAvg, Full, NoisyMinibatchSGD, NoisySGD, Refusal
 from fedprivjax.auditing.canaries import CanaryLoss, labels_of, with_labels
 from fedprivjax.auditing.federation import RADIUS, Federation
 from fedprivjax.auditing.neighbouring import small_federation, worlds
-from fedprivjax.experiment.audit import protocols_named
+from fedprivjax.auditing.of_experiment import protocols_named
 from fedprivjax.protocols import PROTOCOLS
 
 CLIP = 0.3

@@ -26,8 +26,8 @@ from fedprivjax.auditing.audit import audit
 from fedprivjax.auditing.canaries import labels_of
 from fedprivjax.auditing.federation import Federation
 from fedprivjax.auditing.neighbouring import NotAllowed, records_used, small_federation, worlds
+from fedprivjax.auditing.of_experiment import Chosen, scaled_down_audits
 from fedprivjax.auditing.views import own_releases
-from fedprivjax.experiment.audit import Chosen, scaled_down_audits
 
 slow = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from fedprivjax.checks.refusal import warn, within
 from fedprivjax.checks.values import require_printable
 from fedprivjax.cli.console import PrintableConsole
 from fedprivjax.experiment.results import UnknownLabel
+from fedprivjax.layout.text_table import Sheet
 from fedprivjax.report.frame import latex
-from fedprivjax.report.text_table import Sheet
 
 HOSTILE = "\x1b[31m\x07\r\x9b2J\u202egnp\u2066\u200b\ufeff\u2028\U000e0041\udc80"
 ESCAPED = r"\x1b[31m\x07\r\x9b2J\u202egnp\u2066\u200b\ufeff\u2028\U000e0041\udc80"

@@ -21,16 +21,16 @@ from fedprivjax.experiment import folder
 from fedprivjax.experiment.inputs import inputs_of
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run_jobs
+from fedprivjax.layout.text_table import plain
+from fedprivjax.leaderboards.leaderboard import entries
 from fedprivjax.plan import draw
 from fedprivjax.plan.samplers import Cyclic, LocalEpochs, LocalSteps, Poisson, Replacement, Subset
 from fedprivjax.plan.uses import DataUsed, data_used
 from fedprivjax.report.display import tables
 from fedprivjax.report.guarantees import guarantee_tables
-from fedprivjax.report.leaderboard import entries
 from fedprivjax.report.page import write_page
 from fedprivjax.report.run_plots import plots_of_first
 from fedprivjax.report.summary import summary
-from fedprivjax.report.text_table import plain
 from fedprivjax.sweeps import execute as execution
 from fedprivjax.sweeps.prepare import ready_sweep
 from fedprivjax.sweeps.schema import PARAMS

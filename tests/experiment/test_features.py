@@ -9,8 +9,8 @@ import tomli_w
 
 from fedprivjax import Refusal, cli, datasets, experiment
 from fedprivjax.experiment import jobs as listed
-from fedprivjax.experiment.tiny import tiny
 from fedprivjax.features import Constant, GroupNorm, Pooling, Scattering, UnitNorm
+from fedprivjax.testing.tiny import tiny
 
 OWN = """
 from dataclasses import dataclass

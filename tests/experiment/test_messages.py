@@ -11,7 +11,7 @@ from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.jobs import jobs, ready_experiment
-from fedprivjax.experiment.tiny import tiny
+from fedprivjax.testing.tiny import tiny
 
 FILE = """
 title = "t"

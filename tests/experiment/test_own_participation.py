@@ -6,14 +6,14 @@ import pytest
 import tomli_w
 
 from fedprivjax import Full, Refusal, Uniform, experiment
-from fedprivjax.experiment import audit as audits
+from fedprivjax.auditing import of_experiment as audits
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.plan_options import plan_settings
-from fedprivjax.experiment.tiny import tiny
+from fedprivjax.planner.options import plan_settings
 from fedprivjax.privacy.calibration import target_of
 from fedprivjax.report.plots import all_plots
 from fedprivjax.report.summary import Summary
+from fedprivjax.testing.tiny import tiny
 
 SINGLE = {"name": "noisy_sgd", "label": "single", "clip": 1.0}
 SEVERAL = {"name": "noisy_minibatch_sgd", "label": "several", "clip": 1.0, "batch": 2}

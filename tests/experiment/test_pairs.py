@@ -24,16 +24,16 @@ from fedprivjax import (
     experiment,
     load,
 )
+from fedprivjax.auditing.of_experiment import protocols_of
 from fedprivjax.checks.numbers import numbers_in, with_numbers
 from fedprivjax.experiment import jobs as listed
-from fedprivjax.experiment.audit import protocols_of
 from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run
-from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.noise.message_factors import Toeplitz
 from fedprivjax.protocols import ALGORITHMS
 from fedprivjax.sweeps.intervals import of_iterate
+from fedprivjax.testing.tiny import tiny
 
 FILE = (
     """

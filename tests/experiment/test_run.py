@@ -10,11 +10,11 @@ from fedprivjax import Full, averaged, experiment, final, guarantee_of, simulate
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.jobs import ready_experiment
-from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import selected
+from fedprivjax.layout.drawing import save
 from fedprivjax.report import plots, tables
-from fedprivjax.report.drawing import save
 from fedprivjax.report.summary import summary
+from fedprivjax.testing.tiny import tiny
 
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 

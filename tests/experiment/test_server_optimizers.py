@@ -8,7 +8,7 @@ from optax import contrib
 from small_file import FEDERATION
 
 from fedprivjax import Refusal, ServerOptimizer, experiment
-from fedprivjax.experiment.audit import protocols_of
+from fedprivjax.auditing.of_experiment import protocols_of
 from fedprivjax.experiment.build import make_protocol
 from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run

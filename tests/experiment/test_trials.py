@@ -11,11 +11,11 @@ from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.expected import Cell
 from fedprivjax.experiment.tuning import selected
+from fedprivjax.layout.wording import range_text
+from fedprivjax.leaderboards.leaderboard import entries
 from fedprivjax.privacy.noise_rules import moments_batch
-from fedprivjax.report import audits, plots, tables
-from fedprivjax.report.leaderboard import entries
+from fedprivjax.report import plots, tables, verdicts
 from fedprivjax.report.summary import Summary, summary
-from fedprivjax.report.wording import range_text
 
 ROWS = "age,sex,bmi,children,smoker,region,charges\n"
 
@@ -224,7 +224,7 @@ def lines(offsets, share=0.75, limit=5.0):
     """Return `verdict_line` of cells with the given deviations in standard errors."""
     rule = experiment.Expected(protocol="a", rule="within_se", tolerance=3, share=share, limit=limit)
     cells = [verdict.Verdict(rule, {}, off, 0.1, 1.0, 20, 0.0, abs(off) <= 3) for off in offsets]
-    return audits.verdict_line(cells)
+    return verdicts.verdict_line(cells)
 
 
 def test_a_share_of_the_cells_is_enough_but_none_beyond_the_limit():

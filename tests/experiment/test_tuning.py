@@ -13,9 +13,9 @@ from fedprivjax.cli import experiments as command
 from fedprivjax.experiment import folder, tuning
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
-from fedprivjax.experiment.tiny import tiny
 from fedprivjax.experiment.tuning import Choice
 from fedprivjax.report import remarks
+from fedprivjax.testing.tiny import tiny
 
 FILE = """
 title = "small"

@@ -14,7 +14,7 @@ from fedprivjax.experiment.jobs import jobs, ready_experiment
 from fedprivjax.experiment.read import check, read_toml
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.experiment.tuning import _best
-from fedprivjax.report import audits, tables
+from fedprivjax.report import tables, verdicts
 from fedprivjax.report.summary import summary
 from fedprivjax.sweeps.intervals import exponent
 
@@ -106,7 +106,7 @@ def test_rounds_to_a_value_are_compared_and_a_run_that_never_reaches_it_counts_a
     found = verdict.verdicts(swept, {"ours": losses(curves)})[0]
     assert (found.mean, found.holds) == (mean, holds)
     assert found.half == pytest.approx(half, rel=1e-5, nan_ok=True)
-    table = audits.verdict_tables([found])[0]
+    table = verdicts.verdict_tables([found])[0]
     assert table.title == "ours: rounds to test loss ≤ 2.0000 (mean ± 95% interval); at most it + 0"
     assert table.columns[3].cells == ["15.0"]
 
@@ -237,7 +237,7 @@ def test_a_paired_difference_has_its_interval_above_the_value(gaps, value, holds
     (found,) = verdict.verdicts(made, best)
     assert found.holds is holds
     assert (found.mean, found.value) == pytest.approx((np.mean(gaps), value or 0.0), nan_ok=True)
-    (table,) = audits.verdict_tables([found])
+    (table,) = verdicts.verdict_tables([found])
     assert str(table.title).startswith("ours less theirs, paired by seed: test loss")
 
 
@@ -357,7 +357,7 @@ def test_titles_name_the_axis_of_a_mean():
     entry = {"metric": "gradient_norm", "rounds": "mean", "rule": "shown"}
     made = make([entry, {**entry, "rounds": "last"}], mu=[1.0], averaged=["gradient_norm"])
     best = {"ours": path([1.0, 2.0], [1.0, 4.0]).assign(realised_epsilon=("seed", [np.inf] * 2))}
-    mean, last = audits.verdict_tables(verdict.verdicts(made, best))
+    mean, last = verdicts.verdict_tables(verdict.verdicts(made, best))
     assert mean.title.endswith(
         "gradient norm averaged over rounds (mean ± 95% interval); not judged, by the mean over rounds"
     )
@@ -509,7 +509,7 @@ def test_an_order_along_an_axis_needs_every_change_on_its_side(means, rule, hold
     if np.isfinite(means).all():
         changes = np.diff(runs, axis=0).mean(axis=1)
         assert np.isclose(changes, found.mean).any()
-    title = audits.verdict_tables([found])[0].title
+    title = verdicts.verdict_tables([found])[0].title
     assert "test loss, the change along mu nearest to the wrong side" in title
     assert "paper's table: Table 1" in title
 
@@ -528,7 +528,7 @@ def test_the_line_counts_the_cells_of_each_origin_apart():
         {"origin": "table", **cells, "rule": "shown"},
     ]
     best = {label: dataset([RUNS, RUNS], mu=[1.0, 2.0]) for label in ("ours", "theirs")}
-    line, holds = audits.verdict_line(verdict.verdicts(make(entries), best))
+    line, holds = verdicts.verdict_line(verdict.verdicts(make(entries), best))
     assert not holds
     assert line == (
         "3 of 6 cells within their tolerance (paper's table 1 of 2, earlier run of this project 2 of 2, comparison "

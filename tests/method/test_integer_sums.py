@@ -14,8 +14,8 @@ from oracles.integer_noise import PROBABILITIES
 from scipy.stats import chi2
 
 import fedprivjax as fpj
+from fedprivjax.auditing.of_experiment import protocols_of
 from fedprivjax.engine.transcript import replay
-from fedprivjax.experiment.audit import protocols_of
 from fedprivjax.experiment.read import parse
 from fedprivjax.method.integer_sums import IntegerSums
 from fedprivjax.method.integers import centred, hadamard, rotated, rounded, unrotated

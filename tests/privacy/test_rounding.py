@@ -2,11 +2,11 @@
 
 import pytest
 
+from fedprivjax.layout.wording import epsilon_text
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.rounding import down, up
 from fedprivjax.privacy.terms import Terms
-from fedprivjax.report.wording import epsilon_text
 
 TERMS = Terms("none", "a theorem")
 

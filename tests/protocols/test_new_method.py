@@ -12,8 +12,8 @@ from heavy_ball import HeavyBall
 
 from fedprivjax import NoisyMessages, Protocol, cli, planner
 from fedprivjax.auditing.neighbouring import FIXED, MACHINES
+from fedprivjax.auditing.of_experiment import chosen, run_all, scaled_down_audits
 from fedprivjax.experiment import load
-from fedprivjax.experiment.audit import chosen, run_all, scaled_down_audits
 from fedprivjax.method.planning.drafts import one_pass
 from fedprivjax.method.planning.uses import POPULATION, Use, explicit
 from fedprivjax.method.protocol import Levels

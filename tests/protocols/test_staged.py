@@ -14,12 +14,12 @@ from small_file import FEDERATION
 import fedprivjax as fpj
 from fedprivjax.experiment.read import parse
 from fedprivjax.experiment.run import run as run_file
-from fedprivjax.experiment.tiny import tiny
 from fedprivjax.privacy import gdp
 from fedprivjax.protocols.accelerated_minibatch_sgd import AcceleratedSGD
 from fedprivjax.protocols.noisy_sgd import SGD
 from fedprivjax.sweeps.execute import run_chunk
 from fedprivjax.testing import check_protocol
+from fedprivjax.testing.tiny import tiny
 
 MACHINES, RECORDS, D, RADIUS, CLIP, SIGMA = 4, 12, 3, 0.6, 0.8, 0.3
 RNG = np.random.default_rng(0)

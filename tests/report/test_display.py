@@ -13,11 +13,11 @@ from fedprivjax.experiment import folder
 from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.results import load
 from fedprivjax.experiment.tuning import selected
+from fedprivjax.layout.colours import new_figure
+from fedprivjax.layout.drawing import add_legend, panelled, stack_panels
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
-from fedprivjax.report.colours import new_figure
 from fedprivjax.report.display import tables
-from fedprivjax.report.drawing import add_legend, panelled, stack_panels
 from fedprivjax.report.page import RUN_FIGURES, RunFigures, as_drawn, page, write_page
 from fedprivjax.report.summary import Summary, summary, summary_of
 

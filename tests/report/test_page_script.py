@@ -6,7 +6,7 @@ import pytest
 from browser import CHROMIUM, Browser
 from jinja2 import Environment, PackageLoader
 
-from fedprivjax.report.text_table import Sheet, html_table
+from fedprivjax.layout.text_table import Sheet, html_table
 
 FOUND = "const heads = document.querySelectorAll('th'), field = document.querySelector('.filter')"
 ACTIONS = {

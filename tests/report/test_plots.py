@@ -8,13 +8,13 @@ from cases import sparing
 
 from fedprivjax import Metric, Refusal, mean_interval
 from fedprivjax.experiment.settings import EvaluationSettings
+from fedprivjax.layout.colours import using
+from fedprivjax.layout.drawing import save
+from fedprivjax.layout.wording import CHOSEN_NOTE
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
 from fedprivjax.report import plots
-from fedprivjax.report.colours import using
-from fedprivjax.report.drawing import save
 from fedprivjax.report.grid_plot import metric_over_grid
-from fedprivjax.report.remarks import CHOSEN_NOTE
 from fedprivjax.report.summary import Summary
 from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.selection import select

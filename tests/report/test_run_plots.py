@@ -11,11 +11,11 @@ from fedprivjax import experiment
 from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run_jobs
 from fedprivjax.experiment.tuning import selected
+from fedprivjax.layout.colours import look, slots
 from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.rounding import up
-from fedprivjax.report.colours import look, slots
 from fedprivjax.report.run_plots import VIEWS, plots_of_first
 from fedprivjax.report.summary import summary
 

@@ -12,15 +12,15 @@ import fedprivjax as fpj
 from fedprivjax import PrivacyGuarantee, experiment
 from fedprivjax.experiment import Expected, verdict
 from fedprivjax.experiment import jobs as listed
+from fedprivjax.layout.text_table import html_table, plain
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
-from fedprivjax.report import audits, guarantees, plots, remarks, tables
+from fedprivjax.report import guarantees, plots, remarks, tables, verdicts
 from fedprivjax.report.remarks import sweep_notes
 from fedprivjax.report.summary import Summary, summary
-from fedprivjax.report.text_table import html_table, plain
 from fedprivjax.sweeps.results import with_alone
 from fedprivjax.sweeps.selection import NO_EFFECT
 
@@ -406,7 +406,7 @@ EXPECTED = [
 
 def test_verdict_tables_and_their_line(best):
     found = verdict.verdicts(make(expected=EXPECTED), best)
-    columns_of = [columns(table) for table in audits.verdict_tables(found)]
+    columns_of = [columns(table) for table in verdicts.verdict_tables(found)]
     runs = best["ours"]["test_accuracy"].isel(mu=0, round=-1)
     for i, table in enumerate(columns_of[:2]):
         own = runs.isel(per_round=i)
@@ -415,10 +415,10 @@ def test_verdict_tables_and_their_line(best):
         assert table["difference"] == [f"{100 * (float(own.mean()) - 0.5):+.1f}"]
     assert [table["expected"] for table in columns_of] == [["50.0"], ["50.0"], ["25.0"]]
     assert [table["verdict"] for table in columns_of] == [["ok"], ["MISS"], ["–"]]
-    line, holds = audits.verdict_line(found)
+    line, holds = verdicts.verdict_line(found)
     assert line.startswith("1 of 2")
     assert not holds
-    assert audits.verdict_line(found[:1])[1]
+    assert verdicts.verdict_line(found[:1])[1]
 
 
 def test_a_guarantee_table_has_one_row_per_configuration():
@@ -524,15 +524,15 @@ def judged(share, holds, of, *, difference=0.0, sd=1.0, limit=None):
     ],
 )
 def test_every_share_is_required_of_its_cells(entries, good):
-    line, holds = audits.verdict_line([v for entry in entries for v in judged(*entry)])
+    line, holds = verdicts.verdict_line([v for entry in entries for v in judged(*entry)])
     assert holds == good
     assert line.startswith(f"{sum(h for _, h, _ in entries)} of {sum(n for _, _, n in entries)} cells")
 
 
 def test_no_cell_may_exceed_the_limit():
-    assert audits.verdict_line(judged(0.5, 9, 10, difference=4.0, limit=5.0))[1]
-    assert not audits.verdict_line(judged(0.5, 9, 10, difference=6.0, limit=5.0))[1]
-    assert audits.verdict_line(judged(0.5, 10, 10, sd=0.0, limit=5.0))[1]
+    assert verdicts.verdict_line(judged(0.5, 9, 10, difference=4.0, limit=5.0))[1]
+    assert not verdicts.verdict_line(judged(0.5, 9, 10, difference=6.0, limit=5.0))[1]
+    assert verdicts.verdict_line(judged(0.5, 10, 10, sd=0.0, limit=5.0))[1]
 
 
 def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
@@ -540,7 +540,7 @@ def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
     more = {"sweep": {"mu": [1.0, 8.0, 64.0], "per_round": PER_ROUND}}
     expected = Expected(**entry, cells=[])
     found = [verdict.Verdict(expected, {"per_round": 2.0}, -0.6666, 0.1234, 0.05, 5, -0.5, True)]
-    (table,) = audits.verdict_tables(found)
+    (table,) = verdicts.verdict_tables(found)
     assert "exponent of test accuracy % in mu (least squares of logarithms ± 95% interval)" in str(table.title)
     assert "at most 0.2 above it" in str(table.title)
     shown = columns(table)

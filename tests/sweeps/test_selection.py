@@ -6,8 +6,8 @@ import xarray as xr
 
 from fedprivjax import Refusal, select
 from fedprivjax.experiment.settings import EvaluationSettings
+from fedprivjax.layout.wording import CHOSEN_NOTE
 from fedprivjax.report.plots import metric_against, metric_over_rounds
-from fedprivjax.report.remarks import CHOSEN_NOTE
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import CONSTANT
 from fedprivjax.sweeps.selection import NO_EFFECT, UNACCOUNTED

@@ -9,11 +9,11 @@ import xarray as xr
 from rich.console import Group
 from rich.text import Text
 
+from fedprivjax.layout.text_table import Sheet
+from fedprivjax.layout.wording import count_text, grouped, guarantees_in, mixed, number_text, statement
 from fedprivjax.method.planning.uses import EXPLICIT, GRADIENT, MISSING, ORDER, POPULATION, TRAINING
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.terms import MACHINE, RECORD, TRUST
-from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import count_text, grouped, guarantees_in, mixed, number_text, statement
 
 SECTIONS = (
     (EXPLICIT, POPULATION, "excess loss on the population, proved constants: smaller is better"),

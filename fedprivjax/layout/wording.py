@@ -15,6 +15,9 @@ from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.terms import MACHINE, RECORD, Terms
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+CHOSEN = " ‡"  # mark of a protocol whose settings were chosen by results
+CHOSEN_NOTE = "‡ chosen by results, not covered by the guarantee"
+Point = Mapping[str, float]
 SHORT = {RECORD: "record", MACHINE: "machine"}  # units in labels of figures
 
 

@@ -16,13 +16,13 @@ from fedprivjax.engine.fingerprint import UNSALTED
 from fedprivjax.engine.metric import Metric
 from fedprivjax.experiment import to_mapping
 from fedprivjax.experiment.results import Results
+from fedprivjax.layout.wording import Point, guarantees_in, of_axes, points_of
 from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import TRUST
 from fedprivjax.report.display import summarised, usual_metric
-from fedprivjax.report.summary import TOLERANCE, Cells, Point, Summary
+from fedprivjax.report.summary import TOLERANCE, Cells, Summary
 from fedprivjax.report.tables import run_costs
-from fedprivjax.report.wording import guarantees_in, of_axes, points_of
 from fedprivjax.sweeps.intervals import INTERVAL
 from fedprivjax.sweeps.provenance import checksums
 from fedprivjax.sweeps.selection import UNACCOUNTED

@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from fedprivjax.report.text_table import Sheet, html_table, plain
+from fedprivjax.layout.text_table import Sheet, html_table, plain
 
 
 def wide(count=6, keys=2):

@@ -5,7 +5,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from fedprivjax import NoisyMinibatchSGD, cli, experiment, planner, ready
-from fedprivjax.experiment.plan_options import plan_settings
+from fedprivjax.planner.options import plan_settings
 
 PEOPLE = "your-own/people"  # eight clinics of 21 to 68 people for training
 SIZES = "315 records on 8 machines, 21 to 68 each, by 21 each: the smallest machine sets noise, guarantee and rounds"

@@ -8,15 +8,23 @@ import pytest
 from audited import smaller
 
 from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, cli
+from fedprivjax.auditing import of_experiment as audits
 from fedprivjax.auditing.audit import VERDICT, Audit, Found
 from fedprivjax.auditing.bounds import LowerBounds
 from fedprivjax.auditing.neighbouring import small_federation, worlds
-from fedprivjax.experiment import audit as audits
+from fedprivjax.auditing.of_experiment import (
+    Chosen,
+    at_level,
+    audited_at,
+    chosen,
+    protocols_named,
+    protocols_of,
+    run_all,
+)
+from fedprivjax.auditing.tables import audit_table, audit_verdict, plot
 from fedprivjax.experiment import load
-from fedprivjax.experiment.audit import Chosen, at_level, audited_at, chosen, protocols_named, protocols_of, run_all
+from fedprivjax.layout.drawing import save
 from fedprivjax.protocols import PROTOCOLS
-from fedprivjax.report.audits import audit_table, audit_verdict, plot
-from fedprivjax.report.drawing import save
 
 SMALL = """
 title = "small"

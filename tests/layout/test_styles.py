@@ -9,8 +9,8 @@ from IPython.core.formatters import DisplayFormatter
 from matplotlib.colors import to_rgb
 
 from fedprivjax import Refusal, mean_interval
+from fedprivjax.layout.colours import DARK, LIGHT, PAGE, WIDTHS, looks, new_figure, themed_svg, using
 from fedprivjax.report import plots
-from fedprivjax.report.colours import DARK, LIGHT, PAGE, WIDTHS, looks, new_figure, themed_svg, using
 from fedprivjax.report.summary import Summary
 
 AXES = {"per_round": [2, 3], "mu": [1.0, 2.0, 4.0], "step_scale": [0.1, 1.0, 10.0], "machines": [10, 100, 1000]}

@@ -7,16 +7,16 @@ import pytest
 from rich.console import Console
 
 from fedprivjax import planner
+from fedprivjax.layout.text_table import Sheet
+from fedprivjax.layout.wording import count_text
 from fedprivjax.planner.pilot import places
-from fedprivjax.report.plan_text import (
+from fedprivjax.planner.text import (
     details,
     plan_ranking,
     plan_report,
     ranked,
     sections,
 )
-from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import count_text
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from fedprivjax import Refusal, experiment
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import folder
 from fedprivjax.experiment.run import run
-from fedprivjax.report.leaderboard import Leaderboard, entries
-from fedprivjax.report.leaderboard_rows import FIELDS, faults
+from fedprivjax.leaderboards.leaderboard import Leaderboard, entries
+from fedprivjax.leaderboards.rows import FIELDS, faults
 
 RISK = known("excess_risk")
 SOURCE = {"experiment": "small", "command": "fedprivjax run small"}

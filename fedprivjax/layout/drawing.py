@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,11 +18,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.engine.metric import Metric
-from fedprivjax.report import colours
-from fedprivjax.report.colours import letter_width, new_figure, themed_svg
-from fedprivjax.report.remarks import CHOSEN_NOTE
-from fedprivjax.report.summary import CHOSEN, Cells, Point, at
-from fedprivjax.report.tables import CONSTANT
+from fedprivjax.layout.colours import letter_width, new_figure, themed_svg
+from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, Point
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 
 ACROSS = 3  # panels per row
@@ -216,27 +212,6 @@ def draw_curve(
         axis.fill_between(along, low, high, color=color, alpha=0.2, lw=0)
     else:
         axis.vlines(along, low, high, color=color)
-
-
-def draw_baselines(panels: list[Panel], cells: Cells, along: str = "") -> None:
-    """Draw the constant predictor and the machines that train alone, unless far outside the vertical axis's limits.
-
-    They are lines, or a curve if the mean of the machines depends on the horizontal axis, which is called `along`.
-    """
-    baselines = [] if cells.floor is None else [(CONSTANT, xr.DataArray(cells.floor), colours.CONSTANT, ":")]
-    greys = zip(cells.alone.items(), cycle(colours.ALONE), strict=False)
-    baselines += [(words, mean, grey, "--") for (words, (mean, _)), grey in greys]
-    low, high = panels[0][0].get_ylim()
-    for label, mean, color, ls in baselines:
-        parts = [at(mean, {name: value for name, value in point.items() if name != along}) for _, point in panels]
-        parts = [part.isel({name: 0 for name in part.dims if name != along}) for part in parts]
-        if min(map(np.min, parts)) < 2 * low - high or max(map(np.max, parts)) > 2 * high - low:
-            continue  # off the axis by more than its length
-        for (axis, _), part in zip(panels, parts, strict=True):
-            if along in part.dims:
-                axis.plot(part[along], part, lw=1.5, label=label, color=color, ls=ls)
-            else:
-                axis.axhline(float(part), lw=1.5, label=label, color=color, ls=ls)
 
 
 def point_title(point: Point, fixed: Mapping[str, str] = {}) -> str:

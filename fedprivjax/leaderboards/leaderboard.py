@@ -20,14 +20,13 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import bundle
 from fedprivjax.experiment.results import Results, load
+from fedprivjax.layout.colours import look, new_figure, slots
+from fedprivjax.layout.drawing import draw_curve, epsilon_axis
+from fedprivjax.layout.text_table import Sheet
+from fedprivjax.layout.wording import CHOSEN, count_text, epsilon_text, grouped, number_text, power_text
+from fedprivjax.leaderboards.rows import FIELDS, Row, faults, leaderboard_rows
 from fedprivjax.privacy.rounding import up
-from fedprivjax.report.colours import look, new_figure, slots
 from fedprivjax.report.display import Tables
-from fedprivjax.report.drawing import draw_curve, epsilon_axis
-from fedprivjax.report.leaderboard_rows import FIELDS, Row, faults, leaderboard_rows
-from fedprivjax.report.summary import CHOSEN
-from fedprivjax.report.text_table import Sheet
-from fedprivjax.report.wording import count_text, epsilon_text, grouped, number_text, power_text
 
 PANEL = ("experiment", "federation", "metric", "delta", "unit", "relation", "setting")  # equal within a panel
 PANEL_SIZE = 5.6, 5.2  # width and height in inches, with the legend

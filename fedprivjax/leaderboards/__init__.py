@@ -1,0 +1,1 @@
+"""Leaderboards: private methods in comparable settings, as rows of finished results."""
