@@ -88,7 +88,7 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
             reported parameters.
 
     Raises:
-        Refusal: if the folder cannot be read, or the metric was not recorded.
+        Refusal: if the folder cannot be read, the metric was not recorded, or private datasets have different δ.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
@@ -134,8 +134,8 @@ def plot(
             Colour-blind readers can tell eight methods apart, and the first four also differ in greyscale.
 
     Raises:
-        Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, or the style is
-            unknown.
+        Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, the style is unknown,
+            or private datasets have different δ.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

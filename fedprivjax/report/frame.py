@@ -152,7 +152,7 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
             reported parameters.
 
     Raises:
-        Refusal: if the folder cannot be read, or the metric was not recorded.
+        Refusal: if the folder cannot be read, the metric was not recorded, or private datasets have different δ.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

@@ -321,7 +321,7 @@ def summary_of(datasets: Mapping[str, xr.Dataset]) -> Summary:
     """Return the summary of sweeps' datasets, by label, with every axis of any of them.
 
     Raises:
-        Refusal: if a dataset is not a sweep's.
+        Refusal: if a dataset is not a sweep's, or the ε of two private ones holds at different δ.
     """
     axes: dict[str, list[float]] = {}
     for label, data in datasets.items():
@@ -331,9 +331,26 @@ def summary_of(datasets: Mapping[str, xr.Dataset]) -> Summary:
             raise Refusal(f"dataset of {label!r} must be a sweep's, got one without {', '.join(lacking)}")
         for name in (str(dim) for dim in data["diverged"].dims if dim != "seed"):
             axes.setdefault(name, data[name].values.tolist())
+    delta = _common_delta(datasets)
+    datasets = {label: data.assign_attrs(delta=delta) for label, data in datasets.items()}
     targets = {label: _target_of(data) for label, data in datasets.items()}
-    delta = float(next(iter(datasets.values())).attrs["delta"])
     return Summary(datasets, axes, EvaluationSettings(delta=delta), targets)
+
+
+def _common_delta(datasets: Mapping[str, xr.Dataset]) -> float:
+    """Return the δ of the private datasets, or that of the first dataset if none is private.
+
+    Raises:
+        Refusal: if two private datasets have different δ.
+    """
+    every = {label: float(data.attrs["delta"]) for label, data in datasets.items()}
+    private = [label for label, data in datasets.items() if np.isfinite(data["realised_epsilon"]).any()]
+    first = next(iter(private or every))
+    for label in private:
+        if every[label] != every[first]:
+            wanted = f"delta of {label!r} must be that of {first!r}, {every[first]:g}"
+            raise Refusal(f"{wanted}, got {every[label]:g}. Run their sweeps with one delta")
+    return every[first]
 
 
 def _target_of(data: xr.Dataset) -> dict[str, float]:

@@ -221,6 +221,17 @@ def test_one_protocol_of_two_seeds_without_axes(results):
     assert 'id="plots"' not in page(this, results, {})
 
 
+def test_private_datasets_of_different_delta_are_refused_and_non_private_ones_have_any(results):
+    ours, free = results[EVIL], results["free"].assign_attrs(delta=0.1)
+    for show in (fpj.table, fpj.frame, fpj.plot):
+        with pytest.raises(Refusal, match=r"delta of 'theirs' must be that of 'ours', 1e-05, got 0\.01"):
+            show({"free": free, "ours": ours, "theirs": ours.assign_attrs(delta=0.01)})
+    titles = [sheet.title for sheet in fpj.table({"free": free, "ours": ours}).sheets[:1]]
+    assert titles[0].endswith("; ε at δ = 1e-05")
+    assert "10^{-5}" in fpj.plot({"free": free, "ours": ours}, against="epsilon").axes[0].get_xlabel()
+    assert fpj.table({"free": free}).sheets[0].title.endswith("; ε at δ = 0.1")
+
+
 def test_panels_are_stacked_for_a_phone_with_their_labels_and_one_legend():
     figure, axes = panelled(4)
     for axis in axes:
