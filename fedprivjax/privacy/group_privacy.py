@@ -11,11 +11,27 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.values import require_at_least, short
 from fedprivjax.privacy.curve import GroupCurve, spread
 from fedprivjax.privacy.rounding import up
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
+
+LARGEST_SIZE = 10**100  # units of a group, so that squares of their μ are finite
+
+
+def group_size(name: str, size: Any) -> int:
+    """Return the number of units of a group as a Python integer, because products of short NumPy integers overflow.
+
+    >>> import numpy as np
+    >>> group_size("size", np.uint8(200)) * 2
+    400
+    """
+    require_at_least(name, size, 1)
+    if size > LARGEST_SIZE:
+        raise Refusal(f"{name} must be at most {LARGEST_SIZE:.0e}, got {short(int(size))}")
+    return int(size)
 
 
 def group_guarantee(

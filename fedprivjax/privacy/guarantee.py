@@ -10,11 +10,11 @@ import numpy as np
 
 from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_at_least, require_between, require_choice
+from fedprivjax.checks.values import require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
-from fedprivjax.privacy.group_privacy import group_guarantee
+from fedprivjax.privacy.group_privacy import group_guarantee, group_size
 from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
@@ -226,7 +226,7 @@ class PrivacyGuarantee:
         >>> two.epsilon, round(two.delta * 1e6, 3), two.unit
         (1.0, 2.649, 'any 2 of: one record of one machine')
         """
-        require_at_least("size", size, 1)
+        size = group_size("size", size)
         unit = (self.unit if size == 1 else f"any {size} of: {self.unit}") if unit is None else unit
         return group_guarantee(self, size, unit, self.relation, exact=exact)
 
@@ -279,7 +279,7 @@ class PrivacyGuarantee:
         """
         if self.unit != RECORD:
             raise Refusal(f"unit must be {RECORD!r} to be converted to a user, got {self.unit!r}")
-        require_at_least("records", records, 1)
+        records = group_size("records", records)
         unit = f"one user, who holds at most {records} records of one machine"
         return group_guarantee(self, records, unit, self.relation, exact=exact, one_machine=True)
 

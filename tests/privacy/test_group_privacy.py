@@ -1,5 +1,6 @@
 """Exact guarantees of groups of records and of users, by quadrature and by dp-accounting's mixtures."""
 
+import re
 from itertools import product
 from math import comb, exp, fsum
 
@@ -23,6 +24,7 @@ from fedprivjax.privacy.terms import Terms
 
 DELTA = 1e-5
 BOTH = [ADD_OR_REMOVE, REPLACE_ONE]
+MUS = fpj.Grouped.of([1.0])
 
 
 def event(sampler, relation=REPLACE_ONE, *, shift=1.0, messages=2, noise_std=1.0, trust="none", **settings):
@@ -283,6 +285,30 @@ def test_huge_groups_have_the_general_bound_at_once(size):
     guarantee = PrivacyGuarantee(DELTA, one.terms, epsilons=one.epsilons(DELTA), event=one)
     with pytest.raises(Refusal, match=rf"^size must be at most \d+, for a δ below 1 at ε = [\d.]+, got {size}$"):
         guarantee.for_group(size)
+
+
+def test_sizes_beyond_floating_point_are_refused():
+    one, gaussian = event(Poisson(2)).guarantee(DELTA), PrivacyGuarantee(DELTA, Terms("none", "a theorem"), mus=MUS)
+    for guarantee in (one, gaussian, event(Poisson(20)).guarantee(DELTA)):
+        for size, got in ((10**400, "about 10^400"), (10**5000, "about 10^5000")):
+            for function, name in ((guarantee.for_group, "size"), (guarantee.for_user, "records")):
+                with pytest.raises(Refusal, match=rf"^{name} must be at most 1e\+100, got {re.escape(got)}$"):
+                    function(size)
+    assert gaussian.for_group(10**100).epsilon > 1e199
+    whole = event(Poisson(20)).guarantee(DELTA)
+    assert whole.for_group(10**50).for_group(10**50).epsilon > 1e199
+    with pytest.raises(Refusal, match=r"^size of a group must be at most 1e\+100"):
+        whole.for_group(10**100).for_group(10**100, exact=True)
+
+
+@pytest.mark.parametrize(("kind", "size"), [(np.uint8, 20), (np.int8, 64), (np.int8, 127), (np.uint8, 200)])
+def test_short_integers_of_numpy_do_not_overflow_in_a_groups_size(kind, size):
+    for one in (event(Poisson(20), noise_std=100.0), event(Poisson(2), noise_std=1000.0)):
+        expected = one.guarantee(DELTA).for_group(size).for_group(size).epsilon
+        assert expected > 0.1
+        assert one.guarantee(DELTA).for_group(kind(size)).for_group(kind(size)).epsilon == expected
+        assert one.for_group(kind(size)).for_group(kind(size)).epsilon(DELTA) == expected
+        assert one.guarantee(DELTA).for_user(kind(size)).for_group(kind(size)).epsilon == expected
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-7, 1e-3, 0.02])

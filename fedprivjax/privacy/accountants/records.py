@@ -21,6 +21,7 @@ from fedprivjax.privacy.accountants.dp_accounting_backend import (
 )
 from fedprivjax.privacy.accountants.sampled import SampledReleases, resolved, sampled_epsilon, shift_distribution
 from fedprivjax.privacy.accountants.shuffled import shuffled_epsilon
+from fedprivjax.privacy.group_privacy import group_size
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE, vectors_changed
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Sampled(RecordAccountant):
         Raises:
             Refusal: if a machine's samples have no exact guarantee of groups.
         """
-        together = replace(self, group=size * self.group)
+        together = replace(self, group=group_size("size of a group", int(size) * self.group))
         for machine in set(zip(records.tolist(), batch.tolist(), strict=True)):
             together._sampled(*machine, 1, 0.5)
         return together

@@ -103,6 +103,8 @@ class SampledReleases:
             what = "messages that are clipped as a whole" if self.whole_message else f"the sampler {sampler.name!r}"
             raise Refusal(f"relation must be {REPLACE_ONE!r} for {what}, got {self.relation!r}. Use Poisson samples")
         require_at_least("size of a group", self.group, 1)
+        for name in ("records", "rounds", "group"):  # products of short NumPy integers overflow
+            object.__setattr__(self, name, int(getattr(self, name)))
         if self.group > LARGEST_GROUP and self.amplified:
             raise Refusal(
                 f"size of a group must be at most {LARGEST_GROUP} for an exact guarantee, got {self.group}. "
