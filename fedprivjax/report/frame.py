@@ -5,15 +5,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from fedprivjax.atomic_write import write_atomically
 from fedprivjax.checks.printable import printable
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
-from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, grouped, points_of
+from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, Point, grouped, points_of
 from fedprivjax.report.display import Showable, require_recorded_by, summarised, usual_metric
 from fedprivjax.report.remarks import footnotes
-from fedprivjax.report.summary import Cells, as_good, at
+from fedprivjax.report.summary import Cells, as_good, at, has_point
 from fedprivjax.report.tables import CONSTANT, WORSE, results_table
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
@@ -169,7 +170,7 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     cells = this.cells(metric)
     points = points_of(this.varied)
     columns = {label: (*interval, this.epsilon[label]) for label, interval in cells.intervals.items()}
-    rows = [[float(at(each, point).squeeze()) for each in column] for point in points for column in columns.values()]
+    rows = [[_number(each, point) for each in column] for point in points for column in columns.values()]
     keys = [(*point.values(), label) for point in points for label in columns]
     index = pd.MultiIndex.from_tuples(keys, names=[*this.varied, PROTOCOL])
     made = Frame(rows, columns=[MEAN, HALF, EPSILON], index=index)
@@ -177,6 +178,11 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     made.notes = (results_table(this, metric).title, *footnotes(this))
     made.chosen = frozenset(label for label in columns if this.labels[label] != label)
     return made
+
+
+def _number(values: xr.DataArray, point: Point) -> float:
+    """Return the number at a point, or NaN if there is none."""
+    return float(at(values, point).squeeze()) if has_point(values, point) else np.nan
 
 
 def latex(text: str) -> str:

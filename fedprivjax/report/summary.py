@@ -16,7 +16,16 @@ from fedprivjax.experiment import Experiment
 from fedprivjax.experiment.section import STRUCTURAL
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.layout.text_table import Sheet
-from fedprivjax.layout.wording import CHOSEN, Point, guarantees_in, of_axes, range_text, target_epsilon, title_of
+from fedprivjax.layout.wording import (
+    CHOSEN,
+    Point,
+    grouped,
+    guarantees_in,
+    of_axes,
+    range_text,
+    target_epsilon,
+    title_of,
+)
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import LEVELS
@@ -36,6 +45,11 @@ Values = TypeVar("Values", xr.DataArray, xr.Dataset)
 def at(values: Values, point: Point) -> Values:
     """Return the values nearest to a point. Axes that they lack are ignored."""
     return values.sel(of_axes(values, point), method="nearest")
+
+
+def has_point(values: xr.DataArray, point: Point) -> bool:
+    """Return True if the values have a point. Axes that they lack are ignored."""
+    return all(value in values[name].values for name, value in of_axes(values, point).items())
 
 
 def varied(values: xr.DataArray) -> xr.DataArray:
@@ -318,23 +332,50 @@ def summary(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> Summary:
 
 
 def summary_of(datasets: Mapping[str, xr.Dataset]) -> Summary:
-    """Return the summary of sweeps' datasets, by label, with every axis of any of them.
+    """Return the summary of sweeps' datasets, by label, with every axis of any of them and all its values.
 
     Raises:
         Refusal: if a dataset is not a sweep's, or the ε of two private ones holds at different δ.
     """
-    axes: dict[str, list[float]] = {}
     for label, data in datasets.items():
         lacking = [name for name in ("diverged", "realised_epsilon", "guarantee") if name not in data]
         lacking += [name for name in ("delta", "non_private_metrics") if name not in data.attrs]
         if lacking:
             raise Refusal(f"dataset of {label!r} must be a sweep's, got one without {', '.join(lacking)}")
-        for name in (str(dim) for dim in data["diverged"].dims if dim != "seed"):
-            axes.setdefault(name, data[name].values.tolist())
-    delta = _common_delta(datasets)
-    datasets = {label: data.assign_attrs(delta=delta) for label, data in datasets.items()}
+    axes, delta = _joined_axes(datasets), _common_delta(datasets)
+    datasets = {label: _on_axes(data, axes).assign_attrs(delta=delta) for label, data in datasets.items()}
     targets = {label: _target_of(data) for label, data in datasets.items()}
     return Summary(datasets, axes, EvaluationSettings(delta=delta), targets)
+
+
+def _joined_axes(datasets: Mapping[str, xr.Dataset]) -> dict[str, list[float]]:
+    """Return the axes of any of the datasets. One whose values differ between datasets has all values, in order.
+
+    A single value counts only if no dataset has another one.
+    """
+    axes: dict[str, list[float]] = {}
+    pairs = [(name, data[name].values.tolist()) for data in datasets.values() for name in _axes_of(data)]
+    for name, each in grouped(pairs).items():
+        several = [values for values in each if len(values) > 1] or each
+        if all(values == several[0] for values in several):
+            axes[name] = several[0]
+        elif len(several[0]) > 1:
+            axes[name] = sorted(set().union(*several))
+    return axes
+
+
+def _on_axes(data: xr.Dataset, axes: Mapping[str, list[float]]) -> xr.Dataset:
+    """Return the dataset without axes of a single value that are not among `axes` with this value alone.
+
+    Such a value is a fixed setting. It does not belong to the rows that the other datasets have.
+    """
+    single = [name for name in _axes_of(data) if data.sizes[name] == 1 and data[name].values.tolist() != axes.get(name)]
+    return data.squeeze(single, drop=True)
+
+
+def _axes_of(data: xr.Dataset) -> list[str]:
+    """Return the names of a dataset's swept settings."""
+    return [str(name) for name in data["diverged"].dims if name != "seed"]
 
 
 def _common_delta(datasets: Mapping[str, xr.Dataset]) -> float:

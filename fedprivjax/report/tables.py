@@ -13,7 +13,7 @@ from fedprivjax.layout import wording
 from fedprivjax.layout.text_table import Sheet
 from fedprivjax.layout.wording import Point
 from fedprivjax.privacy.target import LEVELS
-from fedprivjax.report.summary import Summary, varied
+from fedprivjax.report.summary import Summary, has_point, varied
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 from fedprivjax.sweeps.results import has, preferred, rounds_to
 
@@ -36,6 +36,7 @@ WORSE = " †"  # mark of a mean that is worse than the constant predictor's val
 Columns = dict[str, xr.DataArray]  # text of each column, on its own axes
 BEST = "best_"  # beginning of the names of chosen settings (see `select`)
 SAME = "″"  # the protocol does not depend on the settings that changed since the row above
+NONE = "–"  # the protocol was not run with these settings
 
 
 def results_tables(this: Summary) -> list[Sheet]:
@@ -105,10 +106,12 @@ def _texts(text: Callable[..., str], *values: xr.DataArray | float) -> xr.DataAr
 def realised_differs(this: Summary) -> bool:
     """Return True if tables of a metric do not state the realised ε of every private protocol, up to 1%.
 
-    They state targets, in their rows, or in their titles if there is only one. The noise may be given instead.
+    They state targets: in their rows, if all protocols have the same swept level, or in their titles, if there is only
+    one. The noise may be given instead.
     """
-    rows = [any(name in this.best[label].dims and name in this.varied for name in LEVELS) for label in this.private]
-    return this.misses_target or not (all(rows) or this.common_target)
+    swept = [name for name in LEVELS if name in this.varied]
+    rows = any(all(name in this.best[label].dims for label in this.private) for name in swept)
+    return this.misses_target or not (rows or this.common_target or not this.private)
 
 
 def realised_table(this: Summary) -> Sheet:
@@ -171,7 +174,7 @@ def costs_table(this: Summary) -> Sheet:
     further = ["in a round: messages (bits)"] * many + [AXES["hours"]] * timed
     table.add_columns(*axes, *COUNTED.values(), *further, "seconds")
     for label, costs in runs.items():
-        for point in wording.points_of({name: this.varied[name] for name in own[label]}):
+        for point in wording.points_of({name: costs[name].values.tolist() for name in own[label]}):
             at = [f"{point[name]:g}" if name in point else "" for name in axes]
             table.add_row(label, *at, *_cells(costs.sel(point), many, timed))
     return table
@@ -252,6 +255,8 @@ def _grid_table(
 
 
 def _text(texts: xr.DataArray, point: Point, previous: Point) -> str:
-    """Return the text at a point, or `SAME` if no value of its axes differs from the row above."""
+    """Return the text at a point, `SAME` if no value of its axes differs from the row above, or `NONE`."""
     own = wording.of_axes(texts, point)
-    return SAME if previous and own == wording.of_axes(texts, previous) else texts.sel(own).item()
+    if previous and own == wording.of_axes(texts, previous):
+        return SAME
+    return texts.sel(own).item() if has_point(texts, point) else NONE

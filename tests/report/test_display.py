@@ -6,6 +6,7 @@ from html import escape
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import fedprivjax as fpj
 from fedprivjax import Refusal, experiment
@@ -15,6 +16,7 @@ from fedprivjax.experiment.results import load
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.layout.colours import new_figure
 from fedprivjax.layout.drawing import add_legend, panelled, stack_panels
+from fedprivjax.layout.wording import epsilon_text
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.display import tables
@@ -230,6 +232,32 @@ def test_private_datasets_of_different_delta_are_refused_and_non_private_ones_ha
     assert titles[0].endswith("; ε at δ = 1e-05")
     assert "10^{-5}" in fpj.plot({"free": free, "ours": ours}, against="epsilon").axes[0].get_xlabel()
     assert fpj.table({"free": free}).sheets[0].title.endswith("; ε at δ = 0.1")
+
+
+def test_datasets_of_other_levels_have_rows_of_their_own_or_a_realised_epsilon(results):
+    ours = results[EVIL]
+    first, second = ours.isel(mu=[0]), ours.isel(mu=[1])
+    epsilon = [epsilon_text(float(gdp.epsilon(mu, 1e-5))) for mu in (1, 8)]
+    stated = fpj.table({"theirs": second, "ours": ours}).sheets[-2]
+    assert stated.title.startswith("realised ε at δ = 1e-05")
+    assert stated.frame.columns.tolist() == ["mu", "target ε", f"theirs (target {epsilon[1]})", "ours"]
+    one = fpj.table({"ours": first, "theirs": second}).sheets[-2]
+    assert one.frame.columns.tolist() == [f"ours (target {epsilon[0]})", f"theirs (target {epsilon[1]})"]
+    further = second.assign_coords(mu=[20.0])
+    wider = xr.concat([second, further], "mu", data_vars="minimal", coords="minimal", compat="override")
+    texts = fpj.table({"ours": ours, "theirs": wider}, "excess_risk").sheets[0].frame
+    assert texts["mu"].tolist() == ["1", "8", "20"]
+    assert texts[["ours", "theirs"]].eq("–").to_numpy().tolist() == [[False, True], [False, False], [True, False]]
+    means = fpj.frame({"ours": ours, "theirs": wider}, "excess_risk")
+    assert means["mean"].isna().tolist() == [False, True, False, False, True, False]
+    assert means["realised_epsilon"].isna().tolist() == means["mean"].isna().tolist()
+
+
+def test_levels_in_different_units_have_a_realised_epsilon(results):
+    ours = results[EVIL]
+    theirs = ours.rename(mu="epsilon").assign_coords(epsilon=ours["target_epsilon"].values)
+    title = fpj.table({"ours": ours, "theirs": theirs}).sheets[-2].title
+    assert title.startswith("realised ε at δ = 1e-05")
 
 
 def test_panels_are_stacked_for_a_phone_with_their_labels_and_one_legend():
