@@ -48,7 +48,8 @@ class NoisyMomentum(MomentumPrivacy):
               together cover the rounds 1 to t.
             * {"tree": r}: the same, with a new tree after every r rounds.
             * "sensitivity tree": a tree in which the noise of a node is proportional to the largest change of the
-              node's sum by one record, if records are used in cyclic order.
+              node's sum if one record is replaced, for records that are used once in every epoch, always in the same
+              order. Nodes of at most one epoch have noise of standard deviation `noise_std`.
             * "independent": fresh noise of standard deviation `noise_std` on every α·s_t.
             * a `Factor` object: any other correlation.
         batch: K, number of a machine's records in a round. It must divide the number of its records.

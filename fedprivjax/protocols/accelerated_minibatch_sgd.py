@@ -261,7 +261,9 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
-        schedule: number of every round in its stage, with 1/s and the start of a stage; set by `calibrate`.
+        schedule: for each round, the numbers (r, 1/s, b); shape [rounds, 3]. Here r is the number of the round in its
+            stage, from 1, and s belongs to the stage. b is 1 in the first round of a stage, and 0 in others. Rounds
+            after the last stage have (0, 1/s, 1), and take no step. Set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
     silos, ISRL-DP), or for adding or removing one.

@@ -91,14 +91,13 @@ class ReducedTreeMomentum(MomentumProtocol):
         allocation: division of the noise between the trees, a key of
             `fedprivjax.noise.factors.reduced.ALLOCATIONS`. "optimal" gives the smallest noise in the momentum at the
             target privacy, "paper" is the division of the paper.
-        noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is the
-            noise of Theorem 8.
+        noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
+            is used. "paper" is the noise of Theorem 8. It needs calibrate_to = "rule" and no `adversary`.
         trust: "server" for one set of trees for the mean, or "none" for one set of trees per machine.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
             proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
+        calibrate_to: computation of the noise from the target. "rule" follows `noise_rule`. "plan" is the smallest
+            noise that meets the target on the run's participation schedule, and needs noise_rule = "accountant".
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
         stds: noise of the nodes divided by σ, for each of five groups of nodes with equal noise; set by `calibrate`.

@@ -138,7 +138,7 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 @struct.dataclass(kw_only=True)
 class StaleMomentum(MessageSettings):
-    """SGD with a separate momentum at every machine, an alternative to cancelled noise (Reshef & Levy 2025).
+    """SGD with a separate momentum at every machine (Reshef & Levy 2025).
 
     Suppose that machine i takes part in round t, and that its previous round was t'. It takes a record z that was not
     used before, and computes u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z). It updates its momentum to q_i ← u + (t−1)/t'·q_i,
@@ -152,10 +152,11 @@ class StaleMomentum(MessageSettings):
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
-        step_size: step size η of the server. Default: the theory's step in a non-private run. In a private run, the
-            default is a rule of thumb without a theorem. It chooses η such that noise moves the last point w_T by
-            min(D, 2·√d·G/L), for the diameter D of the constraint set, d parameters, Lipschitz constant G and
-            smoothness L.
+        step_size: step size η of the server. Default without noise: 1/(4LT), for smoothness L and T rounds. Default
+            with noise: a rule of thumb without a theorem, at which the noise moves the last point w_T by
+            min(D, 2·√d·G/L). Here D is the diameter of the constraint set, d the number of parameters, and G the
+            Lipschitz constant. With a clip, the default can differ if `batch` exceeds 1, or if D or L is infinite
+            (`fedprivjax.method.default_steps.step_by_theory`).
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of u that each machine enforces by clipping. A private run must have one.
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has

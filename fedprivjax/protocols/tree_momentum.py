@@ -46,16 +46,20 @@ class TreeMomentum(MomentumProtocol):
     """Normalised SGD along a private momentum, also for non-convex losses (Tran & Cutkosky 2022, Algorithm 1).
 
     Machines go through their own records in epochs of N rounds. With g_t the mean gradient of round t, the momentum is
-    m_t = (1−α)·m_{t−1} + α·g_t. It is released with noise, as m̂_t. The noise is computed from the nodes of a binary
-    tree over rounds, so it grows only with log T in T rounds. The server takes the step
+    m_t = (1−α)·m_{t−1} + α·g_t. It is released with noise, as m̂_t. The server takes the step
     w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖), with step length η and the projection Π onto the constraint set. It reports a
     uniformly random iterate.
+
+    By default, the noise comes from a binary tree over rounds. A node is the sum Σ_t α·(1−α)^{z−t}·g_t over consecutive
+    rounds t, of which z is the last, and has its own noise. As m_t is a weighted sum of at most 1 + log₂ t nodes, the
+    noise of m̂_t grows only with log t.
 
     Attributes:
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: σ, standard deviation per coordinate of the noise of one node of a tree. With the factor
-            "independent", it is the standard deviation of the noise on α·g_t.
+        noise_std: σ, standard deviation per coordinate of the noise of one node. With the factor "independent", it is
+            the standard deviation of the noise on α·g_t. With "sensitivity tree", it is that of nodes of at most N
+            rounds.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). If gradients are clipped to
             C < G, for the Lipschitz constant G, and the constraint set has a finite diameter D, the default is a rule
@@ -67,28 +71,34 @@ class TreeMomentum(MomentumProtocol):
         batch: K, number of a machine's records in a round. It must divide the number of its records.
         sampler: "cyclic" for the same order of records in every epoch, or "reshuffled" for a new order. The order is
             public.
-        noise_rule: "accountant" computes the smallest noise for the rounds in which records are used. "paper" is the
-            noise of Theorem 4, from a bound on the number of nodes that contain a record.
+        noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
+            is used. "paper" is the noise of Theorem 4, from a bound on the number of nodes that contain a record. It
+            needs calibrate_to = "rule" and no `adversary`.
         trust: "server" for one tree, whose noise is added to the momentum of the mean. "none" for one tree per machine;
             every machine then takes part in every round.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
             proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
-        factor: correlation of the noise over rounds. "tree" is one tree over all rounds, and {"tree": r} are trees that
-            restart every r rounds. "sensitivity tree" makes the noise of a node proportional to a record's sensitivity
-            in cyclic order. "independent" is fresh noise on every gradient. Any other correlation is given by a
-            `Factor`.
+        factor: correlation of the noise over rounds:
+
+            * "tree": one tree over all rounds, with equal noise of all nodes.
+            * {"tree": r}: the same, with a new tree after every r rounds.
+            * "sensitivity tree": one tree over all rounds. The noise of a node of n rounds has standard deviation
+              σ·Σ_j (1−α)^{j·N}, with the sum over j = 0, …, ⌈n/N⌉ − 1. It is proportional to the largest change of the
+              node if one record is replaced, for records that are used once every N rounds.
+            * "independent": fresh noise on every α·g_t.
+            * a `Factor` object: any other correlation.
         server: optax transformation or schedule that replaces the plain step, with m̂_t/‖m̂_t‖ as its gradient. None is
             the plain step. With an optimiser, there is no default step and no error bound.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
+        calibrate_to: computation of the noise from the target. "rule" follows `noise_rule`. "plan" is the smallest
+            noise that meets the target on the run's participation schedule, and needs noise_rule = "accountant".
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
         epoch: N; set by `calibrate`.
 
-    **Privacy**: μ-GDP for replacing one record, `μ² = max_records Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²`. A node sums
-    gradients of consecutive rounds, of which z is the last. The inner sum is over those rounds t of the node that use
-    the record. With a trusted server and M machines, C/(K·M) replaces C/K. Without a clip, C is the Lipschitz constant.
+    **Privacy**: μ-GDP for replacing one record. With the factor "tree" and equal μ of all machines,
+    `μ² = max_records Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²`. The inner sum is over those rounds t of the node that use
+    the record, and z is the last round of the node. With a trusted server and M machines in a round, C/(K·M) replaces
+    C/K. Without a clip, C is the Lipschitz constant.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

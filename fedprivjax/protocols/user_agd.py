@@ -167,8 +167,10 @@ class UserAGD(UserSettings):
             the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
-        schedule: number of every round in its phase, with 1/s and the start of a phase; set by `calibrate`.
-        strengths: smoothing strength of every round; set by `calibrate`.
+        schedule: for each round, the numbers (t + 1, 1/s, b); shape [rounds, 3]. Here t is the number of the round in
+            its phase, from 1, and s belongs to the phase. b is 1 in the first round of a phase, and 0 in others. Rounds
+            after the last phase have (0, 1/s, 1), and take no step. Set by `calibrate`.
+        strengths: smoothing strength of every round with smoothing = "phases", otherwise None; set by `calibrate`.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. A record enters
     one message in each round that uses it.
