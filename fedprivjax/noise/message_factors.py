@@ -34,9 +34,10 @@ Workload = Callable[[int], np.ndarray]
 class SumFactor(Factor):
     """Base class of matrices F that correlate the noise over the messages of a machine.
 
-    The messages of a machine report increments s_1, s_2, …, which the server adds up. The machine sends s + σ·F⁻¹ξ,
-    with independent standard normals ξ. This is as private as a release of F·s + σξ. Here σ is `noise_std` times the
-    machine's relative noise, `CorrelatedSums.scale`.
+    The server uses only running sums of the messages. Let row k of the matrix s be a machine's k-th message without
+    noise. With noise, the messages are the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals. This is
+    as private as a release of F·s + σξ. Here σ is `noise_std` times a factor for the machine, which depends on its
+    privacy target and its number of messages.
 
     A subclass is a frozen dataclass of static settings that defines `matrix`.
     """
@@ -44,17 +45,18 @@ class SumFactor(Factor):
     of_rounds: ClassVar[bool] = False
 
     def matrix(self, over: int, workload: Workload, /) -> np.ndarray:
-        """Return F: lower triangular with column norms at most 1; float64 [messages, messages].
+        """Return F for machines that send at most n = `over` messages: lower triangular, float64 [n, n].
 
-        A machine sends s + σ·F⁻¹ξ instead of its increments s_1, s_2, …, with independent standard normals ξ. Here σ is
-        `noise_std` times the machine's relative noise, `CorrelatedSums.scale`.
+        The columns of F must have L2 norm at most 1. Let row k of the matrix s be a machine's k-th message without
+        noise. With noise, the messages are the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals.
+        Here σ is the standard deviation of the machine's noise.
 
         Args:
-            over: largest number of messages of a machine.
-            workload: function from a number n of messages to a positive semidefinite matrix V, float64 [n, n]. For
-                σ = 1, `tr(V·(FᵀF)⁻¹)` is the noise variance of one coordinate of the iterates that the method reports,
-                summed over rounds and machines. If the iterates of all rounds are W·s for a single machine, then
-                V = WᵀW. Only factors that minimise this noise use `workload`.
+            over: n, the largest number of messages of a machine.
+            workload: function that measures the noise, for factors that minimise it. Other factors ignore it.
+                `workload(n)` is a positive semidefinite matrix V, float64 [n, n]. The noise of F is `tr(V·(FᵀF)⁻¹)`:
+                the noise variance of one coordinate of the method's iterates for σ = 1, summed over rounds and
+                machines.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
@@ -63,17 +65,22 @@ class SumFactor(Factor):
 class Toeplitz(SumFactor):
     """Factor over the messages of a machine: a power of the matrix of running sums.
 
-    A machine sends increments s with the noise σ·F⁻¹ξ, for independent standard normals ξ and σ = `noise_std`. Up to a
-    scale, F = A^p with p = `power`. The matrix A has ones on and below the diagonal: A·s are the running sums of s.
-    Every column of F holds the first coefficients of the power series of (1 − z)^(−p).
+    Let row k of the matrix s be a machine's k-th message without noise, for k = 1, …, n. With noise, the messages are
+    the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals and noise of scale σ. The matrix F is
+
+        F = A^p/c
+
+    Here A has ones on and below the diagonal, so A·s are the running sums of the messages. The power p is `power`. The
+    first column of A^p has the first n coefficients of the power series of (1 − z)^(−p), and c is its L2 norm. Each
+    further column is the previous one, shifted down by one row.
 
     Attributes:
-        power: p, from 0 (independent noise on every increment) to 1 (equal independent noise on every running sum).
+        power: p, from 0 (independent noise on every message) to 1 (equal independent noise on every running sum).
 
     Source: Fichtenberger, Henzinger & Upadhyay 2023 for p = 1/2.
 
-    >>> (Toeplitz(1.0).matrix(2, None) * 2**0.5).round(12).tolist()
-    [[1.0, 0.0], [1.0, 1.0]]
+    >>> Toeplitz(1.0).matrix(2, None).round(3).tolist()
+    [[0.707, 0.0], [0.707, 0.707]]
     """
 
     power: float = 0.7
@@ -123,8 +130,9 @@ class Optimal(SumFactor):
 class Given(SumFactor):
     """Factor whose matrix F the user supplies. It correlates the noise over the messages of a machine.
 
-    A machine has increments s_1, s_2, …, one for each message. It sends s + σ·F⁻¹ξ, with independent standard normals ξ
-    and σ = `noise_std`. This is as private as a release of F·s + σξ.
+    Let row k of the matrix s be a machine's k-th message without noise. With noise, the messages are the rows of s +
+    σ·F⁻¹ξ, with a matrix ξ of independent standard normals and noise of scale σ. This is as private as a release of F·s
+    + σξ.
 
     F needs at least as many rows as a machine sends messages. If it sends n messages, the first n rows and columns of F
     are used, multiplied by a number that makes their largest column norm 1.
@@ -174,9 +182,10 @@ SUM_FACTORS: dict[str, type[SumFactor]] = {"toeplitz": Toeplitz, "optimal": Opti
 def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
     """Return a factor F with nearly the least noise: lower triangular, with columns of norm 1.
 
-    A machine sends increments s_1, s_2, … with the noise σ·F⁻¹ξ, for independent standard normals ξ. The noise of F is
-    measured as `tr(V·(FᵀF)⁻¹)` with V = `workload`. L-BFGS optimises the entries of F, with each column divided by its
-    norm. F is therefore a valid factor after any number of iterations.
+    Let row k of the matrix s be a machine's k-th message without noise. With noise, the messages are the rows of s +
+    σ·F⁻¹ξ, with a matrix ξ of independent standard normals. The noise of F is measured as `tr(V·(FᵀF)⁻¹)` with V =
+    `workload`. L-BFGS optimises the entries of F, with each column divided by its norm. F is therefore a valid factor
+    after any number of iterations.
 
     Args:
         workload: V, shape [n, n], where n is the number of messages of a machine. V is WᵀW if the method uses W·s.
@@ -211,9 +220,10 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
     """Return the noise variance of one coordinate of a method's iterates, summed over rounds.
 
-    It is `tr(V·(FᵀF)⁻¹)` with F = `factor` and V = `workload`, for `noise_std` = 1. A machine sends its increments s_1,
-    s_2, … with the noise F⁻¹ξ, for independent standard normals ξ. If the iterates of all rounds are W·s, their noise
-    is W·F⁻¹ξ, and V = WᵀW. For several machines, V is the sum of their matrices WᵀW.
+    It is `tr(V·(FᵀF)⁻¹)` with F = `factor` and V = `workload`, for `noise_std` = 1. Let row k of the matrix s be a
+    machine's k-th message without noise. With noise, the messages are the rows of s + F⁻¹ξ, with a matrix ξ of
+    independent standard normals. If the iterates of all rounds are W·s, their noise is W·F⁻¹ξ, and V = WᵀW. For several
+    machines, V is the sum of their matrices WᵀW.
 
     Args:
         workload: V, shape [messages, messages].

@@ -149,12 +149,14 @@ def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator
 
 @dataclass(frozen=True)
 class Plan(Once):
-    """Run plan, sampled before a run: the machines of each round, and the records of each message (the samples).
+    """Run plan, sampled before a run: each round's machines, and each message's records (the samples).
 
     A sample is the index of a record in the problem's dataset. If examples are computed by a function instead of
-    stored, it is the index of an example among the machine's own, from 0. A plan may be `secret` if minibatches are
-    sampled independently for each message. Secrecy amplifies privacy. To obtain the guarantee against an adversary that
-    knows the samples, use `replace(plan, secret=False)`.
+    stored, it is the index of an example among the machine's own, from 0.
+
+    If minibatches are sampled independently for each message, the plan may be `secret`. The secrecy makes the guarantee
+    stronger (privacy amplification by sampling). To obtain the guarantee against an adversary who knows the samples,
+    use `replace(plan, secret=False)`.
 
     Attributes:
         schedule: participation schedule: the machines of each round.
@@ -163,15 +165,23 @@ class Plan(Once):
         weights: weight of each record in its message, float32 [rounds, per_round, width], or None for one example per
             message.
         secret: True if the adversary does not know the samples.
-        order: order in which examples are used if a message uses one: "shuffled", "stored", "cyclic" or "reshuffled".
+        order: order in which records are used:
+
+            * "shuffled": one pass in a random order.
+            * "stored": one pass in the stored order.
+            * "cyclic": several epochs over each machine's records, all in the same random order.
+            * "reshuffled": several epochs over each machine's records, each in a new random order.
+
+            If there is a `sampler`, it decides how often records are used, and the order is "shuffled" or "stored".
         sampler: sampler of the minibatches, or None for one example per message.
         stored: True if examples are stored in a dataset, False if they are computed by a function.
         examples: number of examples in the dataset, or None if examples are computed or their use is secret.
-        depends_on_sizes: True if the schedule depends on the dataset sizes, which are then public.
-        planned_uses: how many messages would use each record if no machine had dropped out, or None if there are no
-            dropouts.
-        hides_sizes: True if machines' numbers of records are private. Samples would show these numbers, and are then
-            secret, too.
+        depends_on_sizes: True if the schedule depends on machines' numbers of records, which are then public.
+        planned_uses: number of messages that would use each machine's most used record if no machine had dropped out,
+            int [machines]. It is set only if there are dropouts and the order is "cyclic" or "reshuffled", otherwise
+            None.
+        hides_sizes: True if machines' numbers of records are private. The samples are then secret, too, because they
+            would show these numbers.
     """
 
     schedule: Schedule
@@ -195,10 +205,13 @@ class Plan(Once):
 
     @property
     def public(self) -> "Plan":
-        """Copy of the plan with only its public part.
+        """Copy of the plan without its secret parts, or the plan itself if nothing is secret.
 
-        Secret participants, samples and weights are replaced by empty arrays, of width 0. Samples are secret if
-        the sampler says so, or if they show which machines take part or a private number of records.
+        * If participation is secret, the participants are removed.
+        * If the samples, participation or machines' numbers of records are secret, samples and weights are removed.
+          They would also show who takes part, and how many records a machine has.
+
+        Removed arrays are replaced by empty ones, of width 0.
         """
         if not (self.secret or self.hides_sizes) and self.schedule.secret is None:
             return self

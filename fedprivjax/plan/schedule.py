@@ -179,12 +179,13 @@ class Schedule(Once):
         return order, np.append(True, machine[1:] != machine[:-1])[: order.size]
 
     def previous(self, values: np.ndarray) -> np.ndarray:
-        """Return the entry of `values` in the previous round of each slot's machine; [rounds, per_round].
+        """Return the value of each slot's machine in its previous round; float64 [rounds, per_round].
 
-        The result is 0 in a machine's first round and in empty slots.
+        A slot is the place of one machine in a round. A machine's previous round is the last earlier round in which it
+        took part. The result is 0 in a machine's first round, and in slots whose machine sends nothing.
 
         Args:
-            values: one number for each slot, [rounds, per_round]. A slot is the place of one machine in a round.
+            values: value of each slot, [rounds, per_round].
 
         >>> Schedule(2, np.array([[0], [1], [0]])).previous(np.array([[5.0], [6.0], [7.0]])).ravel().tolist()
         [0.0, 0.0, 5.0]

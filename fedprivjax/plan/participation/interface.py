@@ -136,10 +136,12 @@ class Participation(Decorated):
         return int(shares.min())
 
     def fitted(self, shares: np.ndarray | None) -> Self:
-        """Return the scheme, adapted to the machines' numbers of unused examples.
+        """Return the scheme, adapted to the number of messages that each machine can send.
 
-        The default returns the scheme itself. Some schemes use these numbers, for example to take part in proportion to
-        them. If the result differs from the scheme, it makes the numbers public.
+        A run calls this method before it samples the participation schedule. The default returns `self`. A custom
+        scheme may return a copy that uses these numbers, for example one that samples machines in proportion to them.
+        The schedule may then reveal machines' numbers of records. If the result is not `self`, the run's guarantee
+        therefore assumes that these numbers are public.
 
         Args:
             shares: number of messages that each machine can send before its examples run out, int [machines]. None if
@@ -150,8 +152,10 @@ class Participation(Decorated):
     def sized(self, sizes: np.ndarray | None) -> Self:
         """Return the scheme, adapted to the machines' numbers of records.
 
-        The default returns the scheme itself. Some schemes use these numbers, for example for delays in proportion to
-        them. If the result differs from the scheme, it makes the numbers public.
+        A run calls this method before it samples the participation schedule. The default returns `self`. A custom
+        scheme may return a copy that uses these numbers, for example one with delays in proportion to them. The
+        schedule may then reveal the numbers. If the result is not `self`, the run's guarantee therefore assumes that
+        the numbers are public.
 
         Args:
             sizes: number of records of each machine, int [machines], or None if all machines share a dataset.

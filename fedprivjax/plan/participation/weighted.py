@@ -41,9 +41,14 @@ NIGHT = 1e-12  # smaller weights are 0 up to rounding
 class Weighted(Participation):
     """Participation of `per_round` machines in each round, sampled one after another by public weights.
 
-    The probability of a machine is proportional to its weight, among the machines not yet sampled in this round. With
-    `max_uses`, a machine that has taken part this often is not sampled any more. If later rounds could not be filled
-    otherwise, some machines with many uses left are taken first.
+    The probability of a machine is proportional to its weight, among the machines not yet sampled in this round.
+
+    If `max_uses` is given, a machine that has taken part this often is not sampled any more. Without a further rule,
+    too few machines could then be left for the last rounds. For example, if `per_round` is 2 and `max_uses` is [3, 1,
+    1, 1], three rounds are possible only if machine 0 takes part in each of them. If the weights are the same in all
+    rounds, some machines that can still take part in every remaining round are therefore sampled first, whenever this
+    is necessary. They take part more often than their weights give. If the weights differ between rounds, there is no
+    such rule, and sampling raises Refusal once too few machines are left.
 
     Sampling takes a few microseconds per sampled machine, for any number of machines, and 24 bytes of memory per
     weight. With `max_uses`, every round takes time proportional to the number of machines.
@@ -165,8 +170,8 @@ class BySize(Participation):
 
     The scheme is for runs that use each example at most once. Let c_i be the number of messages that machine i can
     still send before its examples run out. The machines of a round are sampled one after another, without replacement,
-    with probability proportional to c_i. If later rounds could otherwise not be filled, machines with c_i at least the
-    number of remaining rounds are taken first.
+    with probability proportional to c_i. If later rounds would otherwise have too few machines, some of the machines
+    that can still send in every remaining round are sampled first.
 
     The number T of rounds is fixed, so that each of them has m machines. It is the largest number with Σ_i min(n_i, T)
     ≥ m·T, where n_i is c_i before the first round.
