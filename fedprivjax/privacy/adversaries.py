@@ -28,7 +28,9 @@ NAMED, HIDDEN, SUMMED = "named", "hidden", "summed"  # messages in a view: with 
 
 
 class Adversary(Decorated):
-    """Base class of adversaries, each of which sees a part of a run. Define a custom one as a `LinearAdversary`.
+    """Base class of adversaries, each of which sees a part of a run.
+
+    To define a custom adversary, subclass `LinearAdversary` instead.
 
     Attributes:
         name: name in results and files.
@@ -39,9 +41,9 @@ class Adversary(Decorated):
         follows_rounds: False if the adversary sees only the final model.
         knows_seeds: True if the adversary knows the random seeds of some machines. It may then compute noise that these
             machines share with others.
-        besides: words after "every other machine" in the guarantee's assumption that every other machine adds its
-            noise. They exclude machines whose noise the adversary knows, such as " outside of the coalition". Empty if
-            the adversary knows no machine's noise.
+        besides: exception in the guarantee's assumption "every other machine adds its noise to its messages". It
+            excludes machines whose noise the adversary knows. For example, " outside of the coalition" gives "every
+            other machine outside of the coalition adds its noise to its messages". "" excludes no machine.
     """
 
     kind, decorator = "adversary", FROZEN

@@ -40,7 +40,10 @@ def _fixed(relative: np.ndarray, machine: int) -> np.ndarray:
 
 
 class Mixture(NamedTuple):
-    """Gaussian mixture whose mean depends on the number of occurrences of a record.
+    """Gaussian mixture: the distribution of each release of a machine whose records are sampled secretly.
+
+    If a record occurs j times in the sample of a release, the release is Gaussian, and replacing the record shifts the
+    mean by j times the shift for one occurrence.
 
     Attributes:
         ratio: noise divided by the shift from replacing the record if it occurs once.
@@ -212,8 +215,11 @@ class Event:
     def mixture(self, machine: int) -> Mixture | None:
         """Return the distribution of a machine's releases if its records are sampled secretly, otherwise None.
 
-        The distribution of one release is a Gaussian mixture. Its mean depends on how often a record occurs in the
-        sample.
+        The number of times that a record occurs in the sample of a release is random. Given this number, the release is
+        Gaussian, with a mean that depends on it. The release therefore has the distribution of a Gaussian mixture.
+
+        Args:
+            machine: index of the machine.
         """
         return None
 

@@ -29,9 +29,11 @@ LARGE_EPSILON = 10.0
 
 @dataclass(frozen=True, eq=False)
 class PrivacyGuarantee:
-    """Privacy guarantee of a run: a privacy parameter for every machine, with all that is needed to read it.
+    """Privacy guarantee of a run: a privacy parameter for every machine, and what it means.
 
-    The parameter is μ of Gaussian differential privacy (GDP) if it is known, and ε at δ otherwise.
+    The parameter is μ of Gaussian differential privacy (GDP) if it is known, and ε at δ otherwise. If μ is known, the
+    printed guarantee has two values of ε at δ. The first one is exact. The second one, "by the papers' conversion", is
+    the larger `μ²/2 + μ·√(2·ln(1/δ))`, which many papers report.
 
     Attributes:
         delta: δ at which ε is stated, in (0, 1).

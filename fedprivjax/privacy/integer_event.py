@@ -28,10 +28,10 @@ class IntegerEvent(Event):
             in units of the integers, and the number of coordinates.
         messages: number of each machine's messages, int [machines].
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        exposure: `noise_std`/τ_k for each machine k, float64 [machines]. Here τ_k is the standard deviation of the
-            noise that hides a message of machine k from the adversary, the smallest one of all messages of the machine.
-            For example, the exposure is 1/√n if the adversary sees only sums of n messages with equal noise. None means
-            that each message is seen alone, with exposure 1.
+        exposure: `noise_std`/τ for each machine, float64 [machines]. Here τ is the standard deviation of the noise that
+            hides the machine's messages from the adversary. If τ differs between the machine's messages, the smallest τ
+            counts. For example, the exposure is 1/√n if the adversary sees only sums of n messages with equal noise.
+            None means that each message is seen alone, with exposure 1.
 
     >>> terms = Terms("none", "the Skellam mechanism")
     >>> event = IntegerEvent("skellam", 20.0, Norms(10.0, 100.0, 16), np.array([10, 0]), terms)
@@ -79,12 +79,12 @@ class IntegerEvent(Event):
     def hidden(self, exposure: np.ndarray, own: np.ndarray, terms: Terms) -> "IntegerEvent":
         """Return the event against an adversary who sees only functions of messages, such as their sum.
 
-        The noise of other machines then also hides a message. Let τ_k be the standard deviation of the noise that hides
-        a message of machine k from this adversary. If it differs between the machine's messages, τ_k is the smallest.
+        The noise of other machines then also hides a message. Let τ be the standard deviation of the noise that hides a
+        machine's messages from this adversary. If τ differs between the machine's messages, the smallest τ counts.
 
         Args:
-            exposure: `noise_std`/τ_k for each machine k, float64 [machines].
-            own: standard deviation of the noise that machine k itself adds to a message, divided by `noise_std`;
+            exposure: `noise_std`/τ for each machine, float64 [machines].
+            own: standard deviation of the noise that each machine itself adds to a message, divided by `noise_std`;
                 float64 [machines]. The returned event has the product of `own` and `exposure` as its exposure.
             terms: guarantee statement that names this adversary.
         """

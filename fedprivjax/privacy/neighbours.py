@@ -23,8 +23,15 @@ MOST_OBSERVERS = 2000  # machines whose views are computed one by one
 class Neighbours(Adversary):
     """Adversary that is another machine of the run, and sees its neighbours' messages on a graph.
 
-    It also sees all broadcasts of a server. It knows its own data and seeds, so its own noise does not hide other
-    machines' messages from it. The guarantee holds against the machine that learns most.
+    It also sees all broadcasts of a server, from which it computes the sum of each round's messages. It knows its own
+    data and seeds, so its own noise does not hide other machines' messages from it. The guarantee holds against the
+    machine that learns most.
+
+    In the example, six machines on a ring send one message each. The method `between` returns μ of Gaussian
+    differential privacy of each machine against each other machine, divided by its value for a message that is seen
+    alone. The printed squares are those of machine 0. Its neighbours 1 and 5 see its message, so the square is 1.
+    Machine 2 knows the messages 1, 2 and 3, and the sum of all. It therefore knows the sum of the messages 0, 4 and 5,
+    whose noise variance is three times as large, so the square is 1/3.
 
     Attributes:
         graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph. In an
@@ -32,7 +39,7 @@ class Neighbours(Adversary):
 
     >>> schedule = Schedule(6, np.array([[0, 1, 2, 3, 4, 5]]))
     >>> sent = SentNoise(np.ones((1, 6)))
-    >>> (Neighbours("ring").between(sent, schedule) ** 2).round(2)[0]  # its neighbours 1 and 5 see its message
+    >>> (Neighbours("ring").between(sent, schedule) ** 2).round(2)[0]
     array([0.  , 1.  , 0.33, 0.33, 0.33, 1.  ])
     """
 

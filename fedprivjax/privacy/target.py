@@ -115,7 +115,10 @@ class Target:
 
     @property
     def cache_key(self) -> tuple[Any, ...]:
-        """Values that identify the target, in the key under which the noise that meets it is cached on disk."""
+        """Values that identify the target: `(mu, epsilon, noise_std, delta)`.
+
+        Noise that was calibrated to a target is cached on disk. Its key in the cache contains these values.
+        """
         return self.mu, np.asarray(self.epsilon, float), self.noise_std, self.delta
 
     @property
@@ -180,7 +183,8 @@ class Target:
     def require_one(self) -> None:
         """Raise Refusal if the target has a separate ε for each machine.
 
-        Methods call this if they take one ε and set machines of unequal privacy by their setting `relative_privacy`.
+        Methods that accept only one ε call this. For machines of unequal privacy, such a method has the setting
+        `relative_privacy`.
         """
         if np.ndim(self.epsilon):
             several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)

@@ -85,8 +85,10 @@ class Assumption:
     """One assumption of a guarantee, which prints as a sentence.
 
     Attributes:
-        name: name of the sentence, a key of `SENTENCES`, such as "clipped gradients". "stated" takes any `text`.
-        values: numbers and texts that are inserted in the sentence, by name.
+        name: key of the sentence in the dictionary `fedprivjax.privacy.terms.SENTENCES`. For example, "clipped
+            gradients" is the sentence "each gradient is clipped to norm {bound:.4g}". For a sentence in other words,
+            use the name "stated" and put the sentence in `values`, as `{"text": "…"}`.
+        values: numbers and texts that are inserted in the sentence, by the names in its braces.
         runs: numbers, from 1, of the runs that the assumption is about, if several runs are composed. Empty for all of
             them.
 

@@ -60,16 +60,18 @@ class SentNoise(NamedTuple):
 
     Attributes:
         variances: noise variance of one coordinate of each message, divided by `noise_std` squared; float64 [rounds,
-            per_round].
+            per_round]. Shared noise that cancels (see `cancels`) is not included.
         once: True if the protected unit (a record or a machine) changes only one message of the run. The privacy loss
-            is then that of the message with the least noise. False if the unit changes all messages of its machine. The
-            losses of these messages are then composed. Also True for an event that composes them itself.
-        covariance: None if the noise of different messages is independent. Otherwise a function that returns the
-            covariance of one coordinate of the noise of a round's n messages, [n, n]. Its arguments are the machine of
-            each message, int [n], and a mask, bool [n]. The mask is True for messages that are sent and whose seeds the
-            adversary does not know. Only rows and columns of these messages are used.
-        cancels: True if noise that machines share cancels in sums. The noise variance of a sum of messages is then the
-            sum of their `variances`, if the adversary does not know their seeds.
+            of a machine is then that of its message with the least noise. False if the unit may change all messages of
+            its machine. The privacy loss is then composed over these messages. Also set it to True if the run's event
+            (`Event`) itself composes the messages, and only needs the message with the least noise.
+        covariance: None if the noise of different messages is independent. Otherwise a function
+            `covariance(machines, hidden)` that returns the covariance of one coordinate of the noise of a round's n
+            messages, divided by `noise_std` squared; [n, n]. `machines` has the index of each message's machine, int
+            [n]. `hidden` is True for messages that are sent and whose random seeds the adversary does not know, bool
+            [n]. Only the rows and columns of hidden messages are used.
+        cancels: True if machines share noise that cancels in the sum of a round's messages, as with `Pairwise`. If the
+            adversary does not know these machines' seeds, the noise variance of the sum is the sum of `variances`.
     """
 
     variances: np.ndarray

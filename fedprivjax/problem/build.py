@@ -149,14 +149,14 @@ def general_problem(
         split: True if the pool's leaves have a first axis of machines.
         convolutions: computation of convolutions and pooling in the loss: "xla" by XLA's operations, "products" by
             slices and matrix products. "auto" is "products" on a CPU, where gradients of XLA's convolutions are slow in
-            loops, and "xla" elsewhere. Transposed convolutions, and losses without a gradient, are always computed by
-            XLA. Results differ by rounding.
+            loops, and "xla" elsewhere. Transposed convolutions, and all convolutions at evaluations of the model, are
+            always computed by XLA. Results differ by rounding.
         clipping: computation of clipped gradients. "rows" computes and clips the gradient of every record. "ghost"
             never forms them: it computes their norms from the inputs and output gradients of dense layers, and the
             clipped sum as a matrix product (ghost clipping). It requires a method whose messages are gradients at one
             point. "auto" is "ghost" for such methods if the network has at least 50,000 parameters, half of them in
-            dense layers, otherwise "rows". Methods that send bits to a shuffler, and methods whose sums grow by one
-            record per round, always use "rows".
+            dense layers, otherwise "rows". Methods that send bits to a shuffler (`BitMean`) always use "rows", and so
+            do algorithms that read `Growing()` with one record per message.
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, or leaves of the pool have different
@@ -224,8 +224,8 @@ def procedural_problem(
             Each use of a machine's data has a new random key, so examples are independent.
         loss: a `LinearLoss` such as `Squared()` for a linear predictor, or a function `(params, example) -> scalar`.
         seed: seed of the data.
-        start: initial parameters. They are required if the loss is a function. None is zero for a linear predictor, or
-            the nearest point of the constraint set.
+        start: initial parameters. They are required if the loss is a function. For a linear predictor, None is the
+            point of the constraint set that is nearest to zero.
         feature_bound: public bound on the norm of a feature vector, for a linear predictor. Vectors with a larger norm
             are scaled down to it. Non-finite vectors become zero, and labels are clipped to the loss's range.
         lipschitz: bound on the gradient norm of one example's loss, or None. For a linear predictor, None is the bound

@@ -238,11 +238,11 @@ class GemanMcClure(Robust):
 class Tukey(Robust):
     """Tukey's biweight loss for robust regression: smooth, bounded and not convex.
 
-    With u = (s − y)/c for score s, label y and `scale` c, the loss is `(c²/6)·(1 − (1 − u²)³)` where `|u| ≤ 1`, else
+    With u = (s − y)/c for score s, label y and `scale` c, the loss is `(c²/6)·(1 − (1 − u²)³)` if `|u| ≤ 1`, otherwise
     c²/6. For features of norm at most B, it has Lipschitz constant G = (16/(25√5))·c·B and smoothness L = B².
 
-    >>> round(Tukey(2.0).lipschitz(1.0), 4), float(Tukey(2.0).residual(jnp.array(9.0), jnp.array(1.0)))
-    (0.5724, 0.0)
+    >>> round(Tukey(2.0).lipschitz(1.0), 4), Tukey(2.0).smoothness(3.0)
+    (0.5724, 9.0)
     """
 
     def value(self, score, label):
@@ -293,8 +293,8 @@ class Absolute(Kinked):
 
     For features of norm at most B, it has Lipschitz constant G = B. It is not smooth. `Moreau` makes it smooth.
 
-    >>> float(Absolute().residual(jnp.array(2.0), jnp.array(3.0)))
-    -1.0
+    >>> float(Absolute().value(jnp.array(2.0), jnp.array(3.5)))
+    1.5
     """
 
     def kink(self, label):
