@@ -27,7 +27,7 @@ from fedprivjax.layout.wording import (
     title_of,
 )
 from fedprivjax.privacy import gdp
-from fedprivjax.privacy.rounding import up
+from fedprivjax.privacy.rounding import SLACK, up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import Terms
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
@@ -36,7 +36,7 @@ from fedprivjax.sweeps.schema import custom_metrics
 from fedprivjax.sweeps.selection import UNACCOUNTED, at_best
 
 PANELS = ("machines", "per_round", "rounds", "records")
-TOLERANCE = 0.01  # largest relative deviation of a realised ε from its target for which the target is shown
+TOLERANCE = 0.01  # largest relative gap of a realised ε below its target for which the target is shown
 ALONE = "each machine alone"
 Interval = tuple[xr.DataArray, xr.DataArray]  # mean, and half the width of its interval
 Values = TypeVar("Values", xr.DataArray, xr.Dataset)
@@ -204,15 +204,22 @@ class Summary:
 
     @cached_property
     def common_target(self) -> str:
-        """Target ε as text if it is the same at every point of every private protocol, else an empty string."""
+        """Target ε as text if it is the same at every point of every private protocol and met, else an empty string."""
+        if self.exceeds_target:
+            return ""
         found = {up(float(value), 4) for label in self.private for value in np.ravel(self.target_epsilon[label])}
         return found.pop() if len(found) == 1 and found.isdisjoint({"nan", "inf"}) else ""
 
     @cached_property
+    def exceeds_target(self) -> bool:
+        """True if a realised ε is above its target anywhere, by more than the calibration of the noise may leave."""
+        return any((self.epsilon[label] > (1 + SLACK) * target).any() for label, target in self.target_epsilon.items())
+
+    @cached_property
     def misses_target(self) -> bool:
-        """True if the worst run's realised ε deviates from its target by more than `TOLERANCE` anywhere."""
-        pairs = [(self.epsilon[label], target) for label, target in self.target_epsilon.items()]
-        return any((abs(epsilon / target - 1) > TOLERANCE).any() for epsilon, target in pairs)  # ∞ / ∞ is on target
+        """True if the worst run's realised ε is above its target anywhere, or below it by more than `TOLERANCE`."""
+        least = {label: (1 - TOLERANCE) * target for label, target in self.target_epsilon.items()}
+        return self.exceeds_target or any((self.epsilon[label] < target).any() for label, target in least.items())
 
     @property
     def below_target(self) -> list[str]:
@@ -396,6 +403,6 @@ def _common_delta(datasets: Mapping[str, xr.Dataset]) -> float:
 
 def _target_of(data: xr.Dataset) -> dict[str, float]:
     """Return the target ε if there is exactly one and no target is swept, else an empty dict."""
-    asked = np.unique(data["target_epsilon"].values)
+    asked = np.unique(data["target_epsilon"].values) if "target_epsilon" in data else np.array([])
     own = asked.size == 1 and np.isfinite(asked[0]) and not any(name in data.dims for name in LEVELS)
     return {"epsilon": float(asked[0])} if own else {}

@@ -104,7 +104,7 @@ def _texts(text: Callable[..., str], *values: xr.DataArray | float) -> xr.DataAr
 
 
 def realised_differs(this: Summary) -> bool:
-    """Return True if tables of a metric do not state the realised ε of every private protocol, up to 1%.
+    """Return True if tables of a metric do not state the realised ε of every private protocol, or up to 1% more.
 
     They state targets: in their rows, if all protocols have the same swept level, or in their titles, if there is only
     one. The noise may be given instead.
@@ -115,11 +115,14 @@ def realised_differs(this: Summary) -> bool:
 
 
 def realised_table(this: Summary) -> Sheet:
-    """Return a table of the realised ε of each private protocol's worst run, next to the target ε."""
+    """Return a table of the realised ε of each worst run, next to the target ε.
+
+    There is a column for each protocol that is private or has a finite target.
+    """
     axes = {name: values for name, values in this.axes.items() if len(values) > 1 or name in LEVELS}
-    columns = {
-        f"{name}{_own(this, name)}": _texts(wording.epsilon_text, varied(this.epsilon[name])) for name in this.private
-    }
+    targeted = [label for label, target in this.target_epsilon.items() if np.isfinite(target).any()]
+    shown = [label for label in this.epsilon if label in this.private or label in targeted]
+    columns = {f"{name}{_own(this, name)}": _texts(wording.epsilon_text, varied(this.epsilon[name])) for name in shown}
     title = f"realised ε at δ = {this.evaluation.delta:g}, the worst of {this.over}{wording.mixed(this.terms)}"
     return _grid_table(title, this, axes, LEVELS, columns)
 

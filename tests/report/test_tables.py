@@ -247,13 +247,24 @@ def test_different_fixed_targets_or_none_have_a_table_of_realised_epsilon(best):
         assert titles[0].endswith("; ε at δ = 0.001")
 
 
-@pytest.mark.parametrize(("off", "printed"), [(1.0, False), (1.005, False), (1.02, True), (0.98, True)])
+@pytest.mark.parametrize(
+    ("off", "printed"), [(1.0, False), (0.995, False), (1.001, True), (np.inf, True), (0.98, True)]
+)
 def test_a_realised_epsilon_that_differs_from_its_target_has_a_table(best, off, printed):
     best["ours"]["realised_epsilon"] = off * best["ours"]["realised_epsilon"]
     titles = [table.title for table in tables.results_tables(summary(make(), best))]
     assert any(title.startswith("realised ε") for title in titles) == printed
     notes = remarks.footnotes(summary(make(), best))
     assert ("realised ε of the worst run: within 1% of its target" in notes) != printed
+
+
+@pytest.mark.parametrize("off", [1.001, np.inf])
+def test_a_target_that_a_realised_epsilon_exceeds_is_in_no_title(best, off):
+    ours = best["ours"].isel(mu=0, drop=True)
+    theirs = ours.assign(realised_epsilon=off * ours["realised_epsilon"])
+    shown = tables.results_tables(summary(make(), {"ours": ours, "theirs": theirs}))
+    assert shown[0].title.endswith("; ε at δ = 0.001")
+    assert [list(sheet.frame.columns[-2:]) for sheet in shown if "realised" in sheet.title] == [["ours", "theirs"]]
 
 
 def test_a_fixed_target_is_in_the_protocols_column_header(best):
