@@ -143,11 +143,12 @@ def sweep(
         rounds: number of rounds. None uses all rounds for which machines have records. Leave it out if `rounds` are
             swept.
         metrics, eval_every, delta, order, noise_method, precision: the arguments of `ready` with these names.
-        common_noise: True if configurations share each seed's noise (common random numbers), False for independent
-            noise.
-        resample: names of swept settings for whose values all randomness (participation, samples, noise) is
-            independent. Use it for a setting whose best value is selected. With shared randomness, each configuration
-            alone has the right distribution, but the best of them has not.
+        common_noise: True if, for each seed, all configurations have the same noise (common random numbers). False if
+            each configuration has independent noise. In both cases, all configurations of a seed have the same
+            participants and samples of records, unless `resample` is given.
+        resample: names of swept settings, such as ["step_size"], for whose values participants, samples and noise are
+            sampled independently, even for the same seed. Name a setting if you select its best value. The result of
+            the selected value then has the same distribution as in a search with a separate run for each value.
         keep: ["params"] to return the parameters of every run, too, which `run_of` reads. Their size is printed before
             the runs start.
         folder: folder for finished chunks (groups of runs that are computed together). An interrupted sweep resumes
@@ -161,10 +162,10 @@ def sweep(
         memory_budget: approximate number of bytes of a chunk per device. It determines the sizes of chunks, and changes
             results only by rounding. On an accelerator, Refusal is raised if the compiled program of a chunk needs more
             than the free memory.
-        min_chunks: smallest number of chunks, even if fewer would fit the memory budget. (If a device has fewer than
-            `min_chunks` runs, each of its chunks has the runs of one seed.) Many chunks are easier to share between
-            processes, a few large chunks keep an accelerator busier. With 1, the memory budget alone determines the
-            size of chunks.
+        min_chunks: smallest number of chunks, if there are at least as many runs for each device. With fewer runs, a
+            chunk has all runs of one seed on each device, or fewer if the memory budget requires it. Many chunks are
+            easier to share between processes, a few large chunks keep an accelerator busier. With 1, the memory budget
+            alone determines the size of chunks.
         progress: True shows when plans are sampled and noise is calibrated, then after every chunk the finished runs
             and the time left. A callable is called with (finished runs, total runs).
         on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation, when the

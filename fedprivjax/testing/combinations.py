@@ -61,7 +61,7 @@ class Cell(NamedTuple):
     `combinations` says whether the package defines it.
 
     Attributes:
-        algorithm: name of an algorithm in experiment files, or of a method whose algorithm has no name of its own.
+        algorithm: name of the algorithm, a key of `algorithms()`, such as "sgd".
         privacy: class of the object that clips, adds noise and states the guarantee.
         unit: protected unit, "record" or "machine", or "none" for a run without noise.
         trust: trust model, such as "none" or "server", a key of `fedprivjax.privacy.terms.TRUST`.
@@ -99,11 +99,15 @@ class Row(NamedTuple):
 
 
 def algorithms() -> dict[str, type]:
-    """Return the classes of all algorithms by name.
+    """Return the classes of all algorithms in the package, by name.
 
-    These are the algorithms that experiment files can name, such as "sgd", and those on which the package's methods are
-    built. An algorithm without a name in experiment files has the name of the method that is built on it, such as
-    "tree_momentum".
+    An algorithm is a class such as `SGD`, which says what machines and server compute, without clipping and noise. The
+    names are
+
+    * for every algorithm that experiment files can name, this name, such as "sgd";
+    * for every other algorithm of a method in the package, the name of the method, such as "tree_momentum".
+
+    Algorithms with local steps can have both names.
     """
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
     methods = {name: kind for name, kind in composed().items() if privacy_for(kind)}

@@ -93,13 +93,17 @@ def problem(data: str) -> Problem:
 
 
 def partition(data: str) -> Any:
-    """Return the indices of the records that each machine owns in a reference case, or None without owners.
+    """Return the indices of each machine's records in a reference run.
 
-    They are int [machines, records], padded with −1 for machines with fewer records.
+    The arrays of reference runs are recorded, such that other implementations can be compared with them.
 
     Args:
-        data: "pool" for records without owners, "machines" for the same number of records of each machine, or "unequal"
-            for different numbers.
+        data: "pool" if all machines share all records, "machines" if each machine has 8 records, or "unequal" if the
+            machines have 3 to 8 records.
+
+    Returns:
+        Indices of the records, int [machines, 8]. A row with fewer records is padded with −1. For "pool", the result
+        is None.
     """
     if data == POOL:
         return None

@@ -40,7 +40,7 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
     Args:
         rounds: T, number of rounds.
         smoothness: β, smoothness of the loss.
-        spread: S, a number that shortens the steps because of the noise (`agd_spread`).
+        spread: S ≥ 0, a number that shortens the steps. Noisier gradients need a larger S, which `agd_spread` computes.
 
     Returns:
         `(t + 1)/(2(β + S))` for t = 1, …, T.
@@ -56,7 +56,7 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 
 
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
-    """Number S that shortens the steps of accelerated SGD (`agd_steps`) because of the noise.
+    """Number S in the steps `(t + 1)/(2(β + S))` of accelerated SGD, for the smoothness β (`agd_steps`).
 
     A larger S means shorter steps, which average out more of the noise.
 
@@ -93,22 +93,24 @@ def agd_bound(
     variance: ArrayLike,
     gap: ArrayLike,
 ) -> Any:
-    """Bound on the expected excess loss of accelerated SGD after T rounds, with the steps of `agd_steps`.
+    """Bound on the expected excess loss of accelerated SGD after T rounds.
+
+    Round t has the step size `(t + 1)/(2(β + S))` (`agd_steps`).
 
     Args:
         rounds: T, number of rounds.
         smoothness: β, smoothness of the loss.
-        spread: S, which shortens the steps because of the noise (`agd_spread`); positive, or 0 without noise.
+        spread: S, the number in the step size. It must be positive if σ > 0. `agd_spread` computes good values.
         distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
         variance: σ², mean squared error of a round's gradient (`oracle_variance`).
         gap: bound on the excess loss at the start, such as the Lipschitz constant times D.
 
     Returns:
-        `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`. At the "optimal" S of `agd_spread` this is about
-        `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. At the "paper" S, 2.17 replaces 1.155.
+        `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`. If σ = 0, the last term is 0. With
+        `S = agd_spread(…)`, the bound is about `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. With
+        `S = agd_spread(…, form="paper")`, 2.17 replaces 1.155.
 
-    Source: derived here by Lan's proof, with explicit constants. Cheu et al. 2022, Lemma 4.4 states its order. The
-    "variance at most σ" of that lemma is σ² here.
+    Source: derived here, by Lan's proof. Cheu et al. 2022, Lemma 4.4 states the order of the bound.
 
     >>> agd_bound(rounds=2, smoothness=1.0, spread=13**0.5, distance=1.0, variance=4.0, gap=1.0)
     1.535...
@@ -164,15 +166,15 @@ class Phase(NamedTuple):
 class Pass:
     """Constants of a problem, and options of one pass of accelerated SGD over its users.
 
-    One pass means that each user is in one round only. A round has b users, and the options are for any b. A loss that
-    is not smooth is replaced by a Moreau envelope, a smooth lower approximation.
+    One pass means that each user is in one round only. The number of users in a round is b, which is not fixed here.
+    If the loss is not smooth, a Moreau envelope replaces it. This is a smooth lower approximation of the loss.
 
     Attributes:
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients; or a function from
-            b to C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
-        smoothness: β, smoothness of the loss or of its envelope. None is for envelopes only: for each b, β is chosen
-            such that the bound on the excess loss is smallest.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients. If C depends on b,
+            give a function from b to C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
+        smoothness: β, smoothness of the loss or of its envelope. None is for envelopes only. The β with the smallest
+            bound on the excess loss is then computed for each b.
         envelope: True if an envelope replaces the loss. Bounds then include L²/(2β), by which the two differ at most.
         sampling: True if bounds count two errors of a round's mean gradient: that of estimating the population gradient
             from only b users (mean square at most L²/b), and the noise. False counts the noise only.

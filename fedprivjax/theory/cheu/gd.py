@@ -80,10 +80,10 @@ def gd_step(
     smoothness: ArrayLike | None = None,
     generalization: bool = True,
 ) -> Any:
-    """Step size of gradient descent, with all users in every round, at the smallest bound (`gd_bound`).
+    """Step size η of gradient descent that minimises its bound, for rounds with all users.
 
-    The bound is on the expected excess loss. A loss that is not smooth is replaced by its Moreau envelope, a smooth
-    lower approximation. Its smoothness is 2/η for the step size η, the largest that `gd_bound` allows.
+    The bound on the expected excess loss is that of `gd_bound`. If the loss is not smooth, a Moreau envelope replaces
+    it. This is a smooth lower approximation of the loss. The envelope with smoothness 2/η is used.
 
     Args:
         users: n, number of users.
@@ -91,14 +91,18 @@ def gd_step(
         distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         round_noise: C_r, noise variance of one round's sum of gradients over all coordinates, divided by L².
-        smoothness: β, smoothness of a smooth loss, or None for envelopes.
-        generalization: False omits 2T/n, for the empirical excess loss.
+        smoothness: β, smoothness of the loss. None if the loss is replaced by an envelope.
+        generalization: True for the excess population loss, False for the excess empirical loss.
 
     Returns:
-        `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))` for envelopes. A smooth loss has no term 1/2, and its step is at most
-        2/β.
+        The step size depends on the loss.
 
-    Source: derived here; the paper's `η = D/(L√T)` is of the same order.
+        * for an envelope: `η = D/(L·√(T·(1 + C_r/n² + 2T/n + 1/2)))`;
+        * for a smooth loss: `η = min{D/(L·√(T·(1 + C_r/n² + 2T/n))), 2/β}`.
+
+        If `generalization` is False, the term 2T/n is omitted.
+
+    Source: derived here, by minimising `gd_bound`. The paper's `η = D/(L√T)` is of the same order.
 
     >>> round(gd_step(users=100, rounds=25, distance=1.0, lipschitz=1.0, round_noise=1e4), 6)
     0.11547
@@ -153,10 +157,12 @@ def gd_scan(
         users: number of users, all in every round.
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, noise of a run of one round, which spends the whole privacy budget: C = E‖Z‖²/L². Here Z is the
-            noise vector that is added to the sum of the users' gradients. If T rounds share the budget, E‖Z‖²/L² of
-            each round is taken to be T·C, which is exact for Gaussian noise. For other noise, give a function from T to
-            E‖Z‖²/L² of one round.
+        noise: noise of a round, relative to L. It is E‖Z‖²/L², where Z is the noise vector that is added to the sum of
+            the users' gradients. Give a number or a function:
+
+            * a number: E‖Z‖²/L² if the run has a single round. If T rounds share the privacy budget, each round is
+              taken to have T times this number. This is exact for Gaussian noise.
+            * a function from T to E‖Z‖²/L² of each of T rounds, for other noise.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations of the
             loss).
         max_rounds: upper limit of the rounds, or None for the number of users.
@@ -239,10 +245,12 @@ def gd_phases(
         diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
-        noise: C, noise of a run of one round, which spends the whole privacy budget: C = E‖Z‖²/L². Here Z is the
-            noise vector that is added to the sum of a group's gradients. If T rounds share the budget, E‖Z‖²/L² of each
-            round is taken to be T·C, which is exact for Gaussian noise. For other noise, give a function from T to
-            E‖Z‖²/L² of one round.
+        noise: noise of a round, relative to L. It is E‖Z‖²/L², where Z is the noise vector that is added to the sum of
+            a group's gradients. Give a number or a function:
+
+            * a number: E‖Z‖²/L² if a group has a single round. If T rounds of a group share the privacy budget, each
+              round is taken to have T times this number. This is exact for Gaussian noise.
+            * a function from T to E‖Z‖²/L² of each of T rounds, for other noise.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
         max_rounds: largest number of rounds of each group, or None for the number of users in the group.
         tolerance: for each group, the fewest rounds are used at which the bound exceeds its minimum by at most this

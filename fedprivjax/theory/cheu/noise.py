@@ -216,15 +216,20 @@ def bits_per_user(
 ) -> Any:
     """Number of bits that a user sends if vectors are summed behind a shuffler. The number is exact.
 
-    A user sends `messages_per_user` messages. Each consists of one bit and the label of its coordinate, which takes
-    ⌈log₂ d⌉ bits for d coordinates.
+    For each coordinate, a user sends the bits of the rounded value and a few noise bits. Every bit is a message, with
+    the number of its coordinate as a label.
 
     Args:
         dimension: d, number of parameters.
-        levels: number of levels to which a coordinate is rounded.
-        trials: number of noise bits per user and coordinate.
-        sums: number of sums to which the user contributes.
+        levels: g, number of levels to which a coordinate is rounded.
+        trials: q, number of noise bits per user and coordinate.
+        sums: s, number of sums to which the user contributes: 1 in one pass, the number of rounds if all users take
+            part in every round.
         labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
+
+    Returns:
+        `s·d·(g + q)·(1 + ⌈log₂ d⌉)`, or `s·d·(g + q)` without labels. The factor s·d·(g + q) is the number of messages
+        (`messages_per_user`), and ⌈log₂ d⌉ is the number of bits of a label.
 
     >>> bits_per_user(dimension=10, levels=64, trials=6)
     3500.0

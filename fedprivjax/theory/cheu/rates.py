@@ -300,16 +300,16 @@ def agd_per_round_order(problem: ProblemConstants, *, smoothness: ArrayLike) -> 
 
 
 def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
-    """Smoothness of the Moreau envelopes on which the paper runs accelerated SGD, up to a constant.
+    """Smoothness of the Moreau envelopes that the paper chooses for accelerated SGD, up to a constant.
 
-    Moreau envelopes are smooth lower approximations of the loss.
+    If the loss is not smooth, accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss.
 
     Args:
         problem: constants L (Lipschitz constant), D (diameter), n (users), d (parameters), and ε and δ (privacy
             budget).
 
     Returns:
-        `(L/D)·(εn/(√d·ln(d/δ)))^{2/3}`. The smoothness that minimises the order of the bound is 2.15 times as large.
+        `(L/D)·(εn/(√d·ln(d/δ)))^{2/3}`.
 
     Source: Cheu et al. 2022, Theorem 4.7.
 
