@@ -80,11 +80,12 @@ def full_bound(
         rounds: T, number of rounds.
         dimension: d, number of parameters.
         diameter: D, diameter of the constraint set.
-        increment: S, bound on the norm of an increment (`increment_bound`).
+        increment: S, bound on the L2 norm of an increment (`increment_bound`). In round t, it is the vector
+            `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t the query point of the round.
         smoothness: L, smoothness of one record's loss.
         optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.
-        deviation: σ̃, standard deviation of one record's increment. It is the deviation of the gradient plus 2D times
-            the deviation of the smoothness.
+        deviation: σ̃, root mean squared L2 distance of an increment to its mean over records. If it is unknown, give S,
+            which is at least as large. The default 0 omits the error due to sampled records.
 
     Returns:
         `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`, where C is M with a trusted server and √M without one.
@@ -130,8 +131,6 @@ def anytime_bound(
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            if `fresh`
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t + z_t)² + R·Σ_t (e_t + z_t) ]            otherwise
 
-    If machines cancel their noise in later rounds, the second bound holds but is loose.
-
     Args:
         step: η, step size.
         rounds: T, number of rounds.
@@ -141,8 +140,10 @@ def anytime_bound(
         deviation: σ̃, root mean squared L2 distance of an increment to its mean. If it is unknown, give a bound on the
             norm of increments, such as `increment_bound`, which is at least as large.
         noise: z_t, root mean squared L2 norm of the noise in q_t; one number, or one per round, shape [rounds].
-        fresh: True if the noise in q_t is independent of all earlier rounds, as with a trusted server or at full
-            participation.
+        fresh: True if the noise in q_t is independent of the noise in earlier rounds. This is so with a trusted server.
+            It is also so if all machines take part in every round, and each message subtracts the noise of the
+            machine's previous one. False otherwise: noise then stays in q_t for several rounds. The bound for False
+            holds, but is loose if machines subtract their noise later.
 
     Returns:
         An `AnytimeBound`. Its `total` is the bound.

@@ -186,16 +186,16 @@ def acsa_regularized_bound(
 ) -> Any:
     """Bound on the excess loss of accelerated SGD on a convex loss with a regulariser.
 
-    For the regulariser, see `acsa_regularization`. The bound is on the excess of the loss without the regulariser. The
-    step size of round r is `2r/(8(β + λ) + λr(r + 1))`, where λ is the modulus of the regulariser.
+    Accelerated SGD minimises the loss plus the regulariser `(λ/2)‖w − w_0‖²`, where w_0 is the start and
+    `λ = factor·V/(D√R)` (`acsa_regularization`). The step size of round r is `2r/(8(β + λ) + λr(r + 1))`. The bound is
+    on the excess of the loss without the regulariser.
 
     Args:
         rounds: R, number of rounds.
         smoothness: β, smoothness of the loss without the regulariser.
         variance: V², mean squared error of a round's gradient, positive.
         diameter: D, bound on the distance from the start to the optimum.
-        factor: positive number in the modulus `λ = factor·V/(D√R)` of the regulariser `(λ/2)‖w − w_0‖²` at the start
-            w_0.
+        factor: positive number in λ. It is 1/2 in the paper's theorem, and 1 in its lemma.
 
     Returns:
         `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`.
@@ -269,18 +269,18 @@ def acsa_stages(
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
     """Bound on the excess loss after successive runs of accelerated SGD on a strongly convex loss.
 
-    The runs are the stages that `acsa_stages` returns. Each of them halves the bound, unless there are too few rounds
-    for that. In this case, `acsa_stages` returns one stage of all rounds, and the bound may exceed `gap`.
+    Each run starts at the output of the previous one. `acsa_stages` returns runs of which each halves the bound. If
+    there are too few rounds for this, it returns one run of all rounds, whose bound may exceed `gap`.
 
     Args:
-        stages: for every run k its number of rounds R_k and v_k. The r-th round of the run has the step size
-            `2r/(4v_k + μr(r + 1))`.
+        stages: runs k = 1, 2, …, each as `Stage(rounds=R_k, v=v_k)`. Run k has R_k rounds. The number v_k sets its step
+            sizes: the r-th round of the run has the step size `2r/(4v_k + μr(r + 1))`.
         gap: Δ_0, bound on the excess loss at the start.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
 
     Returns:
-        The last of the bounds Δ_k on the excess loss after run k,
+        The last Δ_k. Here Δ_k bounds the excess loss after run k:
         `Δ_k = 4v_kΔ_{k−1}/(μR_k(R_k+1)) + V²·min{(2R_k+1)/(6v_k), 8/(μ(R_k+1))}`.
 
     Source: derived here, from `acsa_bound` with `D² = 2Δ_{k−1}/μ`.

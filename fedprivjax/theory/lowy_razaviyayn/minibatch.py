@@ -58,29 +58,30 @@ def aggregate_variance(
 ) -> Variance:
     """Exact variance of one round's mean gradient around the gradient of the empirical loss.
 
-    A random number M_r of machines is chosen uniformly from all N. Machine i has n_i = `records`, K_i = `batch`, s_i² =
-    `spread` and σ_i = `noise_std`, and d is the number of parameters. Means are over the machines i. The result has
-    three fields:
-
-    * `sampling`: `E[1/M_r]·mean_i(s_i²·c_i/K_i)`, with a factor c_i that depends on the sampler;
-    * `clients`: `E[(N−M_r)/((N−1)M_r)]` times the mean squared distance of the `gradients` to their mean;
-    * `noise`: `E[1/M_r]·d·mean_i σ_i²`.
-
-    The factor c_i is, for the sampler
-
-    * "replacement": 1;
-    * "full": 0;
-    * "subset" and "disjoint": `(n_i−K_i)/(n_i−1)`. A batch of "disjoint" is a random subset, too;
-    * "poisson": `(1−K_i/n_i)·(s_i² + ‖∇F̂_i‖²)` replaces `s_i²·c_i`, where ∇F̂_i is the machine's entry of `gradients`.
+    In each round, a random number m of machines is chosen uniformly from all N.
 
     Args:
-        sampler: "replacement", "subset", "disjoint", "poisson" or "full".
-        gradients: gradient of each machine's empirical loss; shape [machines, dimension].
-        spread: mean squared distance of a machine's per-record gradients to their mean; shape [machines].
-        records: number of records, one per machine or one for all.
-        batch: number of records in a batch, one per machine or one for all; all records for "full".
-        noise_std: standard deviation of the noise per coordinate, one per machine or one for all.
-        pmf: probabilities of 1, 2, …, machines in a round.
+        sampler: sampler of a batch: "replacement", "subset", "disjoint", "poisson" or "full".
+        gradients: g_i, gradient of each machine's empirical loss; shape [machines, dimension].
+        spread: s_i², mean squared distance of a machine's per-record gradients to their mean; shape [machines].
+        records: n_i, number of records, one per machine or one for all.
+        batch: K_i, number of records in a batch, one per machine or one for all; all records for "full".
+        noise_std: σ_i, standard deviation of the noise per coordinate, one per machine or one for all.
+        pmf: probabilities of m = 1, 2, …, N machines in a round.
+
+    Returns:
+        A `Variance`. Means are over the machines i, and d is the number of parameters. The fields are
+
+        * `sampling = E[1/m]·mean_i v_i`, where v_i is the variance of the mean gradient of one batch (see below);
+        * `clients = E[(N−m)/((N−1)m)]·mean_i ‖g_i − g‖²`, where g is the mean of all g_i; 0 if N = 1;
+        * `noise = E[1/m]·d·mean_i σ_i²`.
+
+        The variance v_i depends on the sampler.
+
+        * for "replacement": `s_i²/K_i`;
+        * for "full": 0;
+        * for "subset" and "disjoint": `s_i²/K_i·(n_i−K_i)/(n_i−1)`;
+        * for "poisson": `(s_i² + ‖g_i‖²)/K_i·(1−K_i/n_i)`.
 
     Raises:
         Refusal: if a batch exceeds the records, or the shapes are inconsistent.
@@ -113,8 +114,10 @@ def population_variance(
 ) -> Variance:
     """Bound on the variance of a round's mean gradient around the gradient of the population loss.
 
-    The bound assumes that records are new samples from the population, which is true in a single pass only. Theorem 2.1
-    uses it at the optimum.
+    The gradients are at one point, such as the optimum for `minibatch_step_bound`. The bound assumes that records are
+    new samples from the population, which is true in a single pass only.
+
+    A random number m of all N machines takes part in a round. Let `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`.
 
     Args:
         deviation: φ_i, bound on the standard deviation of a record's gradient (L2 norm over coordinates), one per
@@ -123,15 +126,16 @@ def population_variance(
         noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
         dimension: d, number of parameters.
         diversity: υ², mean squared distance of the machines' gradients to their mean.
-        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
+        pmf: probabilities of m = 1, 2, …, N.
 
     Returns:
-        A `Variance`. With `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]` for the random number m of machines, the fields are
+        A `Variance` with the fields
 
         * `sampling = min{Φ²/M′, φ²_max/M}/K`. Here Φ² is `√E[ā_m²]`, where ā_m is the mean of the m largest φ_i², and
           φ²_max is the largest φ_i²;
         * `clients = (1 − (M−1)/(N−1))·υ²/M`, or 0 if N = 1;
-        * `noise = d·min{Σ²/M′, σ²_max/M}`. Here Σ² and σ²_max are computed from σ_i² as Φ² and φ²_max are from φ_i².
+        * `noise = d·min{Σ²/M′, σ²_max/M}`. Here Σ² is `√E[b̄_m²]`, where b̄_m is the mean of the m largest σ_i², and
+          σ²_max is the largest σ_i².
 
     Source: Lowy & Razaviyayn 2023, Lemma E.5.
 
@@ -160,19 +164,21 @@ def empirical_variance(
     The bound holds for sampling with replacement, and for subsets if the machines have equally many records. For full
     batches, use spread 0.
 
+    A random number m of all N machines takes part in a round. Let `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`.
+
     Args:
         spread: Φ̂², mean squared distance of all records' gradients to the empirical gradient.
         batch: K, number of records in a batch.
         noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
         dimension: d, number of parameters.
-        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
+        pmf: probabilities of m = 1, 2, …, N.
         diversity: υ², mean squared distance of the machines' gradients to their mean. The paper omits it (0), which is
             correct only if all machines take part in every round or have equal gradients.
-        total_records: number of all machines' records. If a round's M·K records are at least this number, `sampling` is
-            0. The paper does so, but it is wrong for sampling with replacement. With None, `sampling` is never 0.
+        total_records: None, or the number n of all machines' records. If it is given and M·K ≥ n, `sampling` is set to
+            0, as in the paper. This is wrong for sampling with replacement.
 
     Returns:
-        A `Variance`. With `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]` for the random number m of machines, the fields are
+        A `Variance` with the fields
 
         * `sampling = Φ̂²/(MK)`;
         * `clients = (1 − (M−1)/(N−1))·υ²/M`, or 0 if N = 1;
@@ -244,7 +250,8 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
     Returns:
         `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.1, which prints √M̃ for M̃.
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1. The paper defines M̃ as the square root of a number of machines. The
+    formula is right if M̃ is this number itself, as here.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
     >>> minibatch_step(problem, rounds=10, smoothness=0.5, load=0.01)

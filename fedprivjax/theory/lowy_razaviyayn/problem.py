@@ -36,9 +36,9 @@ class ProblemConstants:
 
     Attributes:
         records: n, number of records of one machine; the fewest if machines differ.
-        per_round: M, number of machines in a round. If this number is random, give its harmonic mean
-            (`harmonic_machines`). If machines differ in their noise, some functions use another number, which they call
-            M̃. It is `per_round` of the result of `average_or_max`.
+        per_round: M, number of machines in a round. If it is random, give its harmonic mean (`harmonic_machines`).
+            Functions that write M̃ instead of M also hold for machines with different privacy loads. For such machines,
+            give M̃ = `average_or_max(loads, pmf).per_round`. For equal loads, M̃ is M.
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
@@ -155,16 +155,17 @@ def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
 
 
 class Effective(NamedTuple):
-    """Number of machines and a common value, with which bounds for equal machines hold for unequal ones.
+    """Number of machines and value to use in a bound that is stated for equal machines.
 
-    The function `average_or_max` computes them if machines differ in a value, for example in the variance of their
-    noise, and if the number of machines in a round is random.
+    For example, a bound contains the number of machines in a round and the noise variance of each machine. If the
+    number is random and the variances differ, the bound holds with `per_round` for the number and `value` for the
+    variance. `average_or_max` computes both from the distribution of the number and the machines' variances.
 
     Attributes:
-        per_round: number of machines in a round that a bound for equal machines uses.
-        value: the value that all machines have in this bound. It is of the same kind as the values given to
-            `average_or_max`: noise variances, squared standard deviations of records' gradients, or privacy loads (to
-            which noise variances are proportional).
+        per_round: number of machines in a round.
+        value: one value for all machines, of the kind that was given to `average_or_max`. This is a noise variance, a
+            squared standard deviation of records' gradients, or a privacy load (a number to which the noise variance is
+            proportional).
     """
 
     per_round: float

@@ -109,8 +109,14 @@ def momentum_noise_norm(
 ) -> Any:
     """Bound on the expected norm of the noise of private momentum (Algorithm 1) in a round.
 
-    The momentum of a round is computed from noisy sums of gradients, the nodes of a binary tree over the rounds. The
-    noise of every node has the standard deviation Δσ√V per coordinate.
+    The momentum of a round is computed from noisy sums of gradients, the nodes of a binary tree over the rounds. Three
+    bounds determine its noise:
+
+    * Δ, on the sensitivity of a node;
+    * V, on the number of nodes that contain one record;
+    * m, on the number of nodes from which one momentum is computed.
+
+    The noise of every node has the standard deviation Δσ√V per coordinate.
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant) and N (records).
@@ -118,11 +124,10 @@ def momentum_noise_norm(
         alpha: α, weight of a new gradient in the momentum.
         noise_multiplier: σ, from `momentum_multiplier`.
         order: order of the records, "cyclic" (the same in every epoch) or "reshuffled"; not used by "paper".
-        form: "counted" for exact counts of nodes, or "paper" for the bound of the paper.
+        form: "counted" for numbers of nodes that are counted in the tree, or "paper" for the bound of the paper.
 
     Returns:
-        `Δσ·√(d·V·m)`. Here Δ bounds the sensitivity of a node, V bounds the number of nodes that contain one record,
-        and m bounds the number of nodes from which one momentum is computed.
+        `Δσ·√(d·V·m)`. The numbers Δ, V and m depend on the form.
 
         * for "counted": Δ is 2αG times the largest weight of a record in a node (`sensitivity_cap`), V is `node_count`,
           and m is ⌊log₂(T+1)⌋;

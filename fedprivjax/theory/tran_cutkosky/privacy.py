@@ -238,8 +238,8 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
     Args:
         problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).
         step_size: η, length of a step.
-        form: "corrected" for sums over any number of rounds, "short" for sums over at most N rounds, or "paper" for the
-            paper's numbers. The sums of anchors and of differences are always short.
+        form: "corrected" for bounds that hold for sums over any number of rounds, "short" for smaller bounds that hold
+            for sums over at most N rounds, or "paper" for the paper's numbers.
 
     Returns:
         The bounds for anchors, differences and residuals depend on the form.
@@ -247,6 +247,9 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
         * for "corrected": `4G`, `4ηNL` and `4ηNL`;
         * for "short": `2G`, `2ηNL` and `2η(N−1)L`;
         * for "paper": `4G`, `2ηNL` and `2ηNL`. The last is too small for sums over more than N rounds.
+
+        In Algorithm 2, only sums of residuals are over more than N rounds. For anchors and differences, the bounds of
+        "short" therefore suffice.
 
     Source: Tran & Cutkosky 2022, Theorem 8, corrected.
 

@@ -166,10 +166,10 @@ class ReducedNodes(NamedTuple):
     iterate, of the differences between these gradients in successive epochs, and of residuals (current gradients minus
     gradients at the epoch's first iterate). The noise of a sum grows with these numbers:
 
-    * `early`: bound on the number of sums that contain one record and end in the first two epochs, in the first two
-      trees;
-    * `late`: bound on the number of sums that contain one record and end later, in the first two trees. It is also a
-      bound on the number of sums that contain one record in the tree of residuals.
+    * `early`: bound on a number of sums in the first two trees together. Counted are the sums that contain one record,
+      and whose last round is in the first two epochs;
+    * `late`: bound on each of two numbers. The first is the number of all other sums that contain the record, in the
+      first two trees together. The second is the number of sums that contain the record in the third tree.
     """
 
     early: Any
@@ -215,12 +215,12 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
         form: "corrected", or "paper" for the numbers of the paper, of which `early` can be slightly too small.
 
     Returns:
-        Two numbers, `early` and `late`.
+        Two numbers, `early` and `late`. An early sum is one whose last round is in the first two epochs.
 
-        * `early` bounds the number of sums that contain one record and end in the first two epochs, in the first two
-          trees together. It is `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
-        * `late = 4(T/N)·log₂N` bounds two numbers: of sums that contain one record and end later, in the first two
-          trees together; and of sums that contain one record in the tree of residuals.
+        * `early` bounds the number of early sums that contain one record, in the first two trees together. It is
+          `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
+        * `late = 4(T/N)·log₂N` bounds the number of other sums that contain the record, in the first two trees
+          together. It also bounds the number of sums that contain the record in the third tree.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 

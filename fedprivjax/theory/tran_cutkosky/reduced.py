@@ -22,9 +22,10 @@ class ReducedSettings(NamedTuple):
     * `rounds`: number of rounds;
     * `alpha`: weight of a new gradient in the momentum;
     * `step_size`: length of a step;
-    * `reset_rate`: γ in (0, 1/2]. The method needs a private sum of the gradients of the last N rounds, for N records.
-      It takes γ times a new noisy sum, plus 1 − γ times an updated old sum: the private sum of the N rounds before,
-      plus a noisy sum of how the gradients have changed since. γ affects only the noise.
+    * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds, and uses each of N records in one round. In round t, the
+      method needs a private sum S_t of the gradients of the last N rounds. From round 2N on, it takes
+      `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy sum of these gradients, and D_t a noisy sum of
+      their changes since the previous epoch. Without noise, S_t is the same for every γ.
     """
 
     rounds: Any
@@ -53,9 +54,9 @@ def reduced_settings(
         * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the limit of `form`. At the theorem's T, it is that
           limit;
         * `η = 1/√(NT)`;
-        * `γ = ηN`. The method needs a private sum of the gradients of the last N rounds. It takes γ times a new noisy
-          sum, plus 1 − γ times an updated old sum: the private sum of the N rounds before, plus a noisy sum of how the
-          gradients have changed since.
+        * `γ = ηN`. In round t, the method needs a private sum S_t of the gradients of the last N rounds (one epoch).
+          From round 2N on, it takes `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy sum of these
+          gradients, and D_t a noisy sum of their changes since the previous epoch.
 
     Raises:
         Refusal: if T, given or by the theorem, is smaller than 4N, because γ must be at most 1/2.
@@ -98,9 +99,9 @@ def reduced_noise_norm(
     * differences: gradients at an epoch's anchor minus gradients of the same records at the previous anchor;
     * residuals: gradients at the current iterate minus gradients of the same records at the anchor.
 
-    The private sum of the anchor gradients of the last N rounds is γ times a new noisy sum, plus 1 − γ times an updated
-    old sum: the private sum of the N rounds before, plus the noisy sum of differences. Here γ is the reset rate, and N
-    is the number of records.
+    In round t, the method needs a private sum S_t of the anchor gradients of the last N rounds (one epoch). From round
+    2N on, it takes `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`, with the reset rate γ. Here A_t is a new noisy sum of these
+    anchor gradients, and D_t is the noisy sum of the differences of the same N rounds.
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant), N (records, at least 2) and L (smoothness).
@@ -113,8 +114,8 @@ def reduced_noise_norm(
         For "corrected", `ασ·√(d·(A + B + C))`. The three terms use
 
         * δ_G, δ_Δ and δ_r: sensitivities of sums of anchors, differences and residuals (`reduced_sensitivities`);
-        * V_1 and V_2: numbers of noisy sums that contain one record, in the first two epochs and later (`early` and
-          `late` of `reduced_node_counts`);
+        * V_1 and V_2: bounds on numbers of noisy sums that contain one record, in the first two epochs and later
+          (`early` and `late` of `reduced_node_counts`);
         * `K = 2(1 + ⌈log₂N⌉)/(1 − (1−α)^N/(1−γ))²`.
 
         They are
