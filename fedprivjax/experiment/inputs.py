@@ -19,8 +19,8 @@ from fedprivjax.bounded_read import json_from
 from fedprivjax.disk_cache import code_version, digest
 from fedprivjax.engine.fingerprint import data_checksums, data_fingerprint, fingerprint
 from fedprivjax.experiment.names import code_of
-from fedprivjax.experiment.participation_section import Own
 from fedprivjax.experiment.read import to_mapping
+from fedprivjax.experiment.section import Imported
 from fedprivjax.experiment.settings import TRIAL, Experiment
 from fedprivjax.problem.problem import Problem
 from fedprivjax.sweeps.chunk_store import code_text, number_fingerprint
@@ -122,7 +122,7 @@ def without_callback(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _custom_schedule(job: "Job", start: ReadySweep) -> str:
     """Return a digest of a custom scheme's schedule under a fixed seed, or "" for a scheme of this package."""
-    if not isinstance(job.scheme, Own):
+    if not isinstance(job.scheme, Imported):
         return ""
     drawn = job.participation.draw(start.static.size.rounds, np.random.default_rng(0))
     return fingerprint(drawn.participants, drawn.filled, drawn.dropped)

@@ -12,14 +12,11 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, NoReturn
-
-from pydantic import Field
+from typing import Any, NoReturn
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_choice
 from fedprivjax.disk_cache import digest
-from fedprivjax.experiment.section import Reflected
 
 _imported: dict[tuple[str, Path | None], tuple[str, ModuleType]] = {}  # role and module by import path and folder
 _digests: dict[ModuleType, dict[str, str]] = {}  # of the code of a module, with key "", and of those that it imports
@@ -144,33 +141,6 @@ def _user_file(name: str, folder: Path | None) -> str | None:
     own = name.partition(".")[0] not in (__package__ or "").split(".")
     installed = file is None or INSTALLED & set(Path(file).parts) or Path(file).is_relative_to(STANDARD)
     return file if own and not installed else None
-
-
-class Imported(Reflected):
-    """Base class of sections with a user-defined object, given by import path.
-
-    Attributes:
-        found: imported object, or `Unimported`.
-        what: role of the object in messages. For "loss", the key of its arguments is `loss_options`.
-        path_key: key of its import path.
-        base: class of the object.
-    """
-
-    what: ClassVar[str]
-    path_key: ClassVar[str]
-    base: ClassVar[type]
-    found: Any = Field(default=None, exclude=True, repr=False)
-
-    @classmethod
-    def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
-        path = raw.get(cls.path_key)
-        return {**raw, "found": resolve(cls.what, path, {}, context)} if isinstance(path, str) else raw
-
-    def made(self, **filled: Any) -> Any:
-        """Return the user-defined object, made with its options. Lists become tuples."""
-        path, options = getattr(self, self.path_key), f"{self.what}_options"
-        given = {name: tuple(one) if isinstance(one, list) else one for name, one in getattr(self, options).items()}
-        return made(self.what, path, self.found, given, self.base, options)
 
 
 def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type, place: str = "its table") -> Any:

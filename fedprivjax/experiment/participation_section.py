@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from inspect import isclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.names import Imported
-from fedprivjax.experiment.section import THEORY, Reflected, Settings, arguments, refuse, sections
+from fedprivjax.experiment.section import THEORY, Imported, Reflected, Settings, arguments, refuse, sections
 from fedprivjax.plan.participation import SCHEMES, Buffered, Cohorts, Delays, Dropouts, Participation, Timed
-
-IDENTITY = ("kind", "name")  # keys that identify a scheme
 
 
 class AnyKind(Reflected):
@@ -31,6 +28,7 @@ class AnyKind(Reflected):
         per_record: True to multiply `hours` by the number of records that a machine holds.
     """
 
+    what, base = "participation", Participation
     filled = ("machines", "per_round", "dropouts", "delays")
     renamed = {"participants": "schedule"}
     machines: int | None = None
@@ -111,25 +109,25 @@ class Phases(AnyKind):
         return Cohorts(machines, per_round)
 
 
-class Own(Imported, AnyKind):
-    """Custom scheme, `kind = "module:Scheme"`, called with the machines, `per_round` if given, and `options`.
+class Own(Imported):
+    """Custom scheme by import path: a class or function of the machines, `per_round` if given, and further keys.
+
+    The module is installed or next to the experiment file.
 
     Attributes:
-        name: "module:Scheme", in a module that is installed or next to the experiment file.
-        options: further arguments of the class or function.
+        per_round: number of machines in a round.
     """
 
-    maker, what, path_key = Participation, "participation", "name"
-    name: str
+    maker = Participation
     per_round: int | None = None
-    options: dict[str, Any] = {}
 
-    def scheme(self, machines, per_round):
+    def scheme(self, machines: int, per_round: Any) -> Participation:
+        """Return the custom scheme."""
         given = {} if per_round is None else {"per_round": per_round}
         try:
-            return self.found(machines, **given, **self.options)
+            return self.found(machines, **given, **(self.model_extra or {}))
         except TypeError as error:
-            raise Refusal(f"participation {self.name!r} must take machines and its options, got {error}") from error
+            raise Refusal(f"participation {self.kind!r} must take machines and its options, got {error}") from error
 
 
 def scheme_of(maker: Any) -> Any:
@@ -146,18 +144,13 @@ FILE_KEYS = {kind: COHORT for kind, maker in SCHEMES.items() if scheme_of(maker)
 if TYPE_CHECKING:
     ParticipationSettings = AnyKind
 else:
-    ParticipationSettings = sections(AnyKind, {**SCHEMES, "phases": Phases, "own": Own}, FILE_KEYS)
+    ParticipationSettings = sections(AnyKind, {**SCHEMES, "phases": Phases}, FILE_KEYS, Own, default="uniform")
 
 
 class Section(Settings):
-    """Section `[participation]` alone. The default kind is "uniform". A kind with a colon is a custom scheme."""
+    """Section `[participation]` alone."""
 
     participation: ParticipationSettings
-
-    @field_validator("participation", mode="before")
-    @classmethod
-    def _default_kind(cls, raw: Any) -> Any:
-        return _named(raw) if isinstance(raw, Mapping) else raw
 
 
 def merged(given: AnyKind, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +159,7 @@ def merged(given: AnyKind, own: Mapping[str, Any]) -> dict[str, Any]:
     If these keys change the kind, only the keys common to all kinds are inherited.
     """
     kept = given.model_dump(exclude_none=True)
-    other = "kind" in own and any(kept.get(key) != value for key, value in _named(own).items() if key in IDENTITY)
+    other = own.get("kind", given.kind) != given.kind
     return {**{key: value for key, value in kept.items() if not other or key in AnyKind.model_fields}, **own}
 
 
@@ -182,9 +175,3 @@ def overlaid(given: AnyKind, own: Mapping[str, Any], context: Mapping[str, Any])
         return Section.model_validate({"participation": merged(given, own)}, context=dict(context)).participation
     except ValidationError as error:
         refuse(error, Section)
-
-
-def _named(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section with its kind: "uniform" by default, "own" for an import path."""
-    kind = raw.get("kind", "uniform")
-    return {**raw, "kind": "own", "name": kind} if ":" in str(kind) else {**raw, "kind": kind}

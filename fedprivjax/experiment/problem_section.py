@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakValueDictionary
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import Field
 
 from fedprivjax import datasets
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.datasets.preparation import is_table, prepared_by, read_columns
-from fedprivjax.experiment.names import Imported, Unimported, object_of, of_results, resolve
-from fedprivjax.experiment.section import OWN, THEORY, Reflected, sections
+from fedprivjax.experiment.names import Unimported, object_of, of_results, resolve
+from fedprivjax.experiment.section import THEORY, Reflected, sections
 from fedprivjax.features import FeatureMap, as_maps
-from fedprivjax.problem.checks import require_layers
 from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
 from fedprivjax.problem.convolutions import Convolutions
 from fedprivjax.problem.linear_loss import LinearLoss
@@ -157,33 +156,14 @@ class Smoothable(Reflected):
         smoothing: strength of the Moreau envelope; "theory" takes it from each protocol's own bound.
     """
 
+    what, base = "loss", LinearLoss
     filled = ("classes", "label_bound")
-    renamed = {"width": "huber_width", "scale": "loss_scale"}
     smoothing: Annotated[float, Field(gt=0)] | Literal["theory"] | None = None
 
     def make(self, data: Dataset | Stream) -> LinearLoss:
         """Return the loss for this dataset's labels, smoothed if the file gives a strength."""
         plain = self.made(classes=data.classes or 0, label_bound=data.label_bound)
         return plain if self.smoothing in (None, THEORY) else Moreau(plain, self.smoothing)
-
-
-class OwnLoss(Imported, Smoothable):
-    """A custom loss by import path: a `LinearLoss`, or a class or function that returns one.
-
-    Attributes:
-        loss_path: "module:name", in a module that is installed or next to the experiment file.
-        loss_options: arguments of the class or function.
-    """
-
-    what, path_key, base = "loss", "loss_path", LinearLoss
-    loss_path: str
-    loss_options: dict[str, Any] = {}
-
-
-def _widths(widths: list[int], info: ValidationInfo) -> list[int]:
-    """Return the widths of layers. Raise Refusal, with the key, unless all are at least 1."""
-    require_layers(f"problem.{info.field_name}", widths)
-    return widths
 
 
 class Model(Reflected):
@@ -196,8 +176,8 @@ class Model(Reflected):
         clipping: computation of clipped gradients, as in `general_problem`.
     """
 
+    what, base = "model", object  # flax modules of either kind: `from_dataset` checks
     filled = ("scores", "tokens", "each", "parent", "name")
-    types = {tuple[int, ...]: Annotated[list[int], AfterValidator(_widths)]}
     start_seed: int = Field(default=0, ge=0)
     convolutions: Convolutions = "auto"
     clipping: Clipping = "auto"
@@ -208,36 +188,11 @@ class Model(Reflected):
         return from_dataset(data, loss, network=self.made(), **own, **options)
 
 
-class OwnModel(Imported, Model):
-    """A custom model by import path: a flax module, or a class or function that returns one.
-
-    Attributes:
-        model_path: "module:name", in a module that is installed or next to the experiment file.
-        model_options: arguments of the class or function.
-    """
-
-    what, path_key, base = "model", "model_path", object  # flax modules of either kind: `from_dataset` checks
-    model_path: str
-    model_options: dict[str, Any] = {}
-
-
 class Set(Reflected):
     """A constraint set over all parameters together."""
 
+    what, base = "constraint", ConstraintSet
     filled = ("dimension",)
-
-
-class OwnSet(Imported, Set):
-    """A custom set by import path: a subclass of `ConstraintSet`, or a function that returns one.
-
-    Attributes:
-        constraint_path: "module:name", in a module that is installed or next to the experiment file.
-        constraint_options: arguments of the class or function.
-    """
-
-    what, path_key, base = "constraint", "constraint_path", ConstraintSet
-    constraint_path: str
-    constraint_options: dict[str, Any] = {}
 
 
 if TYPE_CHECKING:
@@ -245,9 +200,9 @@ if TYPE_CHECKING:
     ModelSettings = Model
     ConstraintSettings = Set
 else:
-    LossSettings = sections(Smoothable, {**LOSSES, OWN: OwnLoss})
-    ModelSettings = sections(Model, {**NETWORKS, OWN: OwnModel})
-    ConstraintSettings = sections(Set, {**CONSTRAINTS, OWN: OwnSet})
+    LossSettings = sections(Smoothable, LOSSES)
+    ModelSettings = sections(Model, NETWORKS)
+    ConstraintSettings = sections(Set, CONSTRAINTS)
 
 
 def feature_maps(given: Any, context: Mapping[str, Any] | None = None) -> tuple[FeatureMap, ...]:

@@ -20,9 +20,8 @@ from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.build import ALONE, natural_machines, with_baselines
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected
 from fedprivjax.experiment.names import of_results
-from fedprivjax.experiment.problem_section import OwnSet
 from fedprivjax.experiment.protocol_section import labelled
-from fedprivjax.experiment.section import STRUCTURAL, refuse
+from fedprivjax.experiment.section import STRUCTURAL, Imported, refuse
 from fedprivjax.experiment.settings import Experiment, ProblemSettings, SweepSettings
 from fedprivjax.features.mapped import as_picture
 from fedprivjax.privacy.target import LEVELS, NO_TARGET, SET_TARGET, UNLIMITED
@@ -64,8 +63,10 @@ def _check_labels(labels: list[str]) -> None:
 def _check_problem(problem: ProblemSettings) -> None:
     if problem.picture is not None:
         as_picture(problem.picture)
+    if problem.radius is not None and problem.constraint is not None:
+        raise Refusal(f"problem.radius must be left out next to a constraint, got {problem.radius}")
     if problem.model is not None and problem.loss is not None and problem.loss.smoothing is not None:
-        raise Refusal(f"problem.smoothing must be left out for model {problem.model.kind!r}")
+        raise Refusal(f"problem.loss.smoothing must be left out for model {problem.model.kind!r}")
 
 
 def _check_sweep(experiment: Experiment) -> None:
@@ -125,7 +126,7 @@ def _axes(experiment: Experiment) -> list[str]:
 
 def _custom_sizes(experiment: Experiment) -> tuple[str, ...]:
     """Return the names of the numbers of a custom constraint set, which can be swept."""
-    if not isinstance(experiment.problem.constraint, OwnSet):
+    if not isinstance(experiment.problem.constraint, Imported):
         return ()
     constraint = experiment.problem.constraint.made()
     require_constraint(constraint)
@@ -344,7 +345,10 @@ def _change(raw: Any, key: str, value: Any) -> None:
     here = raw
     for part in path:
         found = _entry(here, part, key)
-        here = here.setdefault(found, {}) if isinstance(here, dict) else here[found]
+        inside = here.setdefault(found, {}) if isinstance(here, dict) else here[found]
+        if isinstance(inside, str) and here is not raw:  # a name without settings, such as a loss
+            inside = here[found] = {"kind": inside}
+        here = inside
     found = _entry(here, last, key)
     if value is None and isinstance(here, dict):
         here.pop(found, None)

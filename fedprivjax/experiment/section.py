@@ -11,10 +11,11 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, model_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, ValidationError, create_model, model_validator
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import condition, require_choice, unquoted
+from fedprivjax.experiment.names import made, resolve
 
 STRUCTURAL = {
     "machines": "number of machines",
@@ -22,24 +23,25 @@ STRUCTURAL = {
     "rounds": "number of rounds",
     "records": "records of each machine",
 }
-OWN = "module:name"  # kind of user-defined objects, given by import path
+OWN = "module:name"  # key of the section of user-defined objects, whose kind is an import path
 THEORY = "theory"  # value of a key that the protocol's own bound chooses
-TABLES = ("model_type", "model_attributes_type", "dict_type")
+TABLES = ("model_type", "model_attributes_type", "dict_type", "union_tag_not_found")
 
 
 class Settings(BaseModel):
     """Base class of the sections of an experiment file: immutable, and strict about keys and types.
 
     Attributes:
-        gathered: fields whose keys may be written in the section itself, such as those of a loss in `[problem]`.
+        gathered: fields of type dict whose keys are written in the section itself, such as `over` of `[sweep]`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = {"extra": "forbid", "frozen": True, "strict": True}
     gathered: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
-    def _prepare(cls, raw: Any, info: ValidationInfo) -> Any:
+    def _prepare(cls, raw: Any, info: Any) -> Any:
+        raw = {"kind": raw} if isinstance(raw, str) and "kind" in cls.model_fields else raw
         return cls.prepared(raw, info.context) if isinstance(raw, Mapping) else raw
 
     @classmethod
@@ -96,18 +98,20 @@ class Reflected(Settings):
     """Base class of sections whose keys are arguments of a constructor, in addition to declared keys.
 
     Attributes:
+        what: role of the object in messages, such as "loss".
+        base: class of the object.
         maker: class or function that makes the section's object.
         keys: key of each argument that the file gives, by the argument's name.
         filled: arguments that the file does not give.
         renamed: keys that differ from the argument's name.
-        types: types of keys that replace `file_type`, by the argument's type.
     """
 
+    what: ClassVar[str]
+    base: ClassVar[type]
     maker: ClassVar[Any] = None
     keys: ClassVar[Mapping[str, str]] = {}
     filled: ClassVar[tuple[str, ...]] = ()
     renamed: ClassVar[Mapping[str, str]] = {}
-    types: ClassVar[Mapping[Any, Any]] = {}
     if TYPE_CHECKING:
         kind: str
 
@@ -119,21 +123,58 @@ class Reflected(Settings):
         return type(self).maker(**given | tuples | {name: value for name, value in filled.items() if name in known})
 
 
+class Imported(Reflected):
+    """User-defined object by import path, or class or function that is called with the table's further keys.
+
+    The module is installed or next to the experiment file.
+    """
+
+    kind: str = OWN
+    found: Any = Field(default=None, exclude=True, repr=False)
+
+    @classmethod
+    def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
+        return {**raw, "found": resolve(cls.what, raw["kind"], {}, context)}
+
+    def made(self, **filled: Any) -> Any:
+        """Return the user-defined object, made with its arguments. Lists become tuples."""
+        extra = self.model_extra or {}
+        given = {name: tuple(one) if isinstance(one, list) else one for name, one in extra.items()}
+        return made(self.what, self.kind, self.found, given, self.base)
+
+
 def arguments(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a class or function by name, with their annotations evaluated."""
     return inspect.signature(maker, eval_str=True).parameters
 
 
-def sections(base: type[Reflected], makers: Mapping[str, Any], extra: Mapping[str, Mapping[str, Any]] = {}) -> Any:
-    """Return the union of the sections of all kinds, with `kind` as the discriminator.
+def sections(
+    base: type[Reflected],
+    makers: Mapping[str, Any],
+    extra: Mapping[str, Mapping[str, Any]] = {},
+    custom: type[Imported] = Imported,
+    default: str | None = None,
+) -> Any:
+    """Return the union of the sections of all kinds, with `kind` as the discriminator, and of user-defined objects.
 
     Args:
         base: keys that all kinds share.
         makers: constructor of each kind, or a subclass of `base` that declares all its keys.
         extra: further keys of a kind as `create_model` takes them: type and default by name.
+        custom: section of user-defined objects, without the keys of `base`.
+        default: kind of a table without `kind`.
     """
-    models = [_section(base, kind, maker, extra.get(kind, {})) for kind, maker in makers.items()]
-    return Annotated[Union[tuple(models)], Field(discriminator="kind")]  # noqa: UP007  # a union of a computed tuple
+
+    def key(raw: Any) -> Any:
+        table = {"kind": raw} if isinstance(raw, str) else raw
+        kind = table.get("kind", default) if isinstance(table, Mapping) else getattr(table, "kind", None)
+        return OWN if ":" in str(kind) else kind
+
+    models = {kind: _section(base, kind, maker, extra.get(kind, {})) for kind, maker in makers.items()}
+    both = (custom, base)
+    models[OWN] = create_model(OWN, __base__=both, __doc__=custom.__doc__, __cls_kwargs__={"extra": "allow"})
+    tagged = [Annotated[model, Tag(kind)] for kind, model in models.items()]
+    return Annotated[Union[tuple(tagged)], Discriminator(key)]  # noqa: UP007  # a union of a computed tuple
 
 
 def file_type(annotation: Any) -> Any:
@@ -157,8 +198,7 @@ def _section(base: type[Reflected], kind: str, maker: Any, extra: Mapping[str, A
     keys = {name: base.renamed.get(name, name) for name in known}
     for name, one in known.items():
         default = list(one.default) if isinstance(one.default, tuple) else one.default
-        kind_of = base.types[one.annotation] if one.annotation in base.types else file_type(one.annotation)
-        fields[keys[name]] = (kind_of, ... if default is one.empty else default)
+        fields[keys[name]] = (file_type(one.annotation), ... if default is one.empty else default)
     model = create_model(kind, __base__=base, __doc__=summary(maker), **fields)
     model.maker, model.keys = maker, keys
     return model
@@ -171,13 +211,13 @@ class Place:
     Attributes:
         path: dotted key.
         model: class of the section.
-        kind: in a union, the name of its key and the chosen kind, or None.
+        kind: in a union, the chosen kind, or None.
         union: all members of the union by kind, or empty.
     """
 
     path: str
     model: type[Settings]
-    kind: tuple[str, str] | None
+    kind: str | None
     union: dict[str, type[Settings]]
 
 
@@ -209,12 +249,12 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
         case "extra_forbidden":
             _refuse_key(str(first["loc"][-1]), _place(first["loc"][:-1], model), model)
         case "missing":
-            raise Refusal(f"{path} must be given" + (f" for {kind[0]} {kind[1]!r}" if kind else ""))
-        case "union_tag_not_found":
+            raise Refusal(f"{path} must be given" + (f" for kind {kind!r}" if kind else ""))
+        case "union_tag_not_found" if isinstance(first["input"], Mapping):
             raise Refusal(f"{path}.kind must be given")
         case "union_tag_invalid":
-            gathered = path.rpartition(".")[2] in _place(first["loc"][:-1], model).model.gathered
-            require_choice(path if gathered else f"{path}.kind", first["ctx"]["tag"], place.union)
+            named = isinstance(first["input"], str)
+            require_choice(path if named else f"{path}.kind", first["ctx"]["tag"], place.union)
         case "literal_error":
             require_choice(path, first["input"], re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     wanted = "be a table" if first["type"] in TABLES else condition(first["msg"])
@@ -232,16 +272,16 @@ def _first(errors: Sequence[Any]) -> Any:
 def _refuse_key(key: str, place: Place, file: type[Settings]) -> None:
     owners = [repr(name) for name, model in place.union.items() if key in model.model_fields]
     if owners and place.kind:
-        word, name = place.kind
-        section = place.path if word == "kind" else place.path.rpartition(".")[0]
-        raise Refusal(f"{section}.{key} must go with {word} {' or '.join(owners)}, got {word} {name!r}")
+        raise Refusal(f"{place.path}.{key} must go with kind {' or '.join(owners)}, got kind {place.kind!r}")
     fields = place.model.model_fields
-    gathered = [model for name in place.model.gathered for model in models_in(fields[name].annotation)]
-    known = dict.fromkeys([*fields, *(name for model in gathered for name in model.model_fields if name != "kind")])
+    for name, field in fields.items():
+        models = models_in(field.annotation)
+        if len(models) > 1 and place.path and any(key in model.model_fields for model in models):
+            raise Refusal(f'{place.path}.{key} must be in a table, such as {name} = {{ kind = "…", {key} = … }}')
     elsewhere = sections_with(key, file)
     if 1 <= len(elsewhere) <= 2 and place.path and not place.path.startswith("protocol."):
         raise Refusal(f"{key} must be in {' or '.join(elsewhere)}, got it in [{place.path}]. Move it")
-    require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, known)
+    require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, fields)
 
 
 def sections_with(key: str, file: type[Settings]) -> list[str]:
@@ -262,18 +302,18 @@ def sections_with(key: str, file: type[Settings]) -> list[str]:
 def _place(loc: Sequence[int | str], model: type[Settings]) -> Place:
     """Return the place of a pydantic location. Keys of a gathered field belong to the section itself."""
     shown: list[str] = []
-    hidden, word, kind, union = False, "kind", None, {}
+    hidden, kind, union = False, None, {}
     parts = iter(map(str, loc))
     for part in parts:
         if part in union and kind is None:
-            model, kind = union[part], (word, part)
+            model, kind = union[part], part
             continue
         shown = [*(shown[:-1] if hidden else shown), part]
         hidden = part in model.gathered
         annotation = model.model_fields[part].annotation if part in model.model_fields else None
         inside = models_in(annotation)
         if inside:
-            word, kind = part if hidden else "kind", None
+            kind = None
             union = kinds(annotation) if len(inside) > 1 else {}
             model = inside[0] if len(inside) == 1 else model
         elif several(annotation):

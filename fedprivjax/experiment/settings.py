@@ -11,11 +11,11 @@ from fedprivjax.datasets.partition import KINDS, partition
 from fedprivjax.engine.metric import Metric
 from fedprivjax.engine.metrics import TRIAL, known
 from fedprivjax.experiment.expected import Expected
-from fedprivjax.experiment.names import Imported, callback_of, of_results, resolve
+from fedprivjax.experiment.names import callback_of, of_results, resolve
 from fedprivjax.experiment.participation_section import AnyKind, Section, overlaid
 from fedprivjax.experiment.problem_section import ConstraintSettings, LossSettings, ModelSettings, Source, feature_maps
 from fedprivjax.experiment.protocol_section import ProtocolSettings, flattened
-from fedprivjax.experiment.section import OWN, STRUCTURAL, Reflected, Settings, kinds
+from fedprivjax.experiment.section import STRUCTURAL, Reflected, Settings
 from fedprivjax.features import MAPS
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS
 
@@ -51,8 +51,8 @@ class PartitionSettings(Reflected):
 class ProblemSettings(Settings):
     """`[problem]`: a dataset with its options, a loss, a model, a constraint set and a partition over machines.
 
-    A loss, a model and a constraint set are each a name with its keys next to it (`loss = "logistic"`, `score_bound =
-    15.0`), a table with its `kind`, or "module:name" with `loss_options`, `model_options` or `constraint_options`.
+    A loss, a model and a constraint set are each a name, such as `loss = "logistic"`, or a table of the name and its
+    settings, such as `loss = { kind = "logistic", score_bound = 15.0 }`. The name is built-in, or "module:name".
 
     Attributes:
         dataset: name of a dataset, path of a `.csv`, `.parquet` or `.npz` file, or "module:function".
@@ -69,8 +69,6 @@ class ProblemSettings(Settings):
             (then public) dataset sizes.
         partition: assignment of the records to machines.
     """
-
-    gathered = ("loss", "model", "constraint")
 
     dataset: str
     options: dict[str, Any] = {}
@@ -94,34 +92,14 @@ class ProblemSettings(Settings):
             given = raw.get("options", {})
             located = {"options": source.options(given)} if isinstance(given, Mapping) else {}
             raw = {**raw, "dataset": source.name, "source": source, **located}
-        raw = {**raw, "maps": () if of_results(context) else feature_maps(raw.get("features", []), context)}
-        for field, union in (("loss", LossSettings), ("model", ModelSettings), ("constraint", ConstraintSettings)):
-            raw = _gathered(raw, field, kinds(union))
-        return raw
+        return {**raw, "maps": () if of_results(context) else feature_maps(raw.get("features", []), context)}
 
     @property
     def identity(self) -> list[Any]:
         """Cache key of the user-defined objects. It distinguishes equal names from different folders."""
-        parts = [each for each in (self.loss, self.model, self.constraint) if isinstance(each, Imported)]
+        parts = [getattr(part, "found", None) for part in (self.loss, self.model, self.constraint)]
         own = [each for each in self.maps if type(each) not in MAPS.values()]
-        return [self.source.identity, *(id(part.found) for part in parts), *map(id, map(type, own))]
-
-
-def _gathered(raw: Mapping[str, Any], field: str, models: Mapping[str, type[Settings]]) -> Mapping[str, Any]:
-    """Return `[problem]` with the keys of one field, which may stand next to its name, moved to a table."""
-    own = {key for model in models.values() for key in model.model_fields} - {"kind"}
-    keys = [key for key in raw if key in own]
-    if raw.get(field) is None:
-        for key in (key for key in keys if key not in ProblemSettings.model_fields):  # the ball has its radius there
-            whose = [kind for kind, model in models.items() if key in model.model_fields]
-            wanted = f"a {field}" if len(whose) == len(models) else f"{field} {' or '.join(map(repr, whose))}"
-            raise Refusal(f"problem.{key} must go with {wanted}, got none")
-        return raw
-    given = raw[field] if isinstance(raw[field], Mapping) else {"kind": raw[field]}
-    if isinstance(given.get("kind"), str) and ":" in given["kind"] and given["kind"] != OWN:
-        given = {**given, "kind": OWN, f"{field}_path": given["kind"]}
-    rest = {key: value for key, value in raw.items() if key not in keys}
-    return {**rest, field: {**given, **{key: raw[key] for key in keys}}}
+        return [self.source.identity, *map(id, parts), *map(id, map(type, own))]
 
 
 class SweepSettings(Settings):

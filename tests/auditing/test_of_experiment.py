@@ -149,9 +149,8 @@ title = "network"
 
 [problem]
 dataset = "digits"
-model = "mlp"
+model = { kind = "mlp", clipping = "ghost" }
 loss = "softmax"
-clipping = "ghost"
 
 [participation]
 machines = 4

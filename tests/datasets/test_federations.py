@@ -254,9 +254,7 @@ def test_an_experiment_file_names_a_federation(tmp_path):
         [problem]
         dataset = "leaf"
         options = { folder = "plays", vocabulary = "abc", length = 5 }
-        model = "lstm"
-        hidden = [4]
-        embedding = 2
+        model = { kind = "lstm", hidden = [4], embedding = 2 }
         [participation]
         kind = "full"
         rounds = 2

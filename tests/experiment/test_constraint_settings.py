@@ -38,7 +38,7 @@ class Bare(fpj.ConstraintSet):
 fixed = Signed(2.0, (True, True, False))
 number = 3
 """
-SIGNED = {"constraint": "signed:Signed", "constraint_options": {"most": 2.0, "rising": [True, True, False]}}
+SIGNED = {"constraint": {"kind": "signed:Signed", "most": 2.0, "rising": [True, True, False]}}
 
 
 @pytest.fixture
@@ -58,12 +58,11 @@ def experiment(problem, folder=None, **sweep):
     [
         ({}, WholeSpace()),
         ({"radius": 2.0}, Ball(2.0)),
-        ({"constraint": "ball", "radius": 2.0}, Ball(2.0)),
-        ({"constraint": "box", "low": -1.0, "high": 2.0}, Box(-1.0, 2.0, dimension=3)),
+        ({"constraint": {"kind": "ball", "radius": 2.0}}, Ball(2.0)),
         ({"constraint": {"kind": "box", "low": -1.0, "high": 2.0}}, Box(-1.0, 2.0, dimension=3)),
         ({"constraint": "simplex"}, Simplex(1.0)),
-        ({"constraint": "simplex", "scale": 2.0}, Simplex(2.0)),
-        ({"constraint": "l1_ball", "radius": 3.0}, L1Ball(3.0)),
+        ({"constraint": {"kind": "simplex", "scale": 2.0}}, Simplex(2.0)),
+        ({"constraint": {"kind": "l1_ball", "radius": 3.0}}, L1Ball(3.0)),
     ],
 )
 def test_a_file_names_a_constraint_set(problem, expected):
@@ -72,14 +71,7 @@ def test_a_file_names_a_constraint_set(problem, expected):
     assert parse(to_mapping(read)) == read
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        SIGNED,
-        {"constraint": "signed:fixed"},
-        {"constraint": {"kind": "signed:Signed", "constraint_options": SIGNED["constraint_options"]}},
-    ],
-)
+@pytest.mark.parametrize("problem", [SIGNED, {"constraint": "signed:fixed"}, {"constraint": {"kind": "signed:fixed"}}])
 def test_a_file_names_a_custom_set(place, problem):
     read = experiment(problem, place)
     made = make_problem(read.problem, 4).constraint
@@ -105,11 +97,11 @@ def test_a_custom_sets_numbers_are_swept(place):
         ({"constraint": "signed:number"}, "constraint 'signed:number' must be a ConstraintSet, got 3"),
         ({"constraint": "signed:Bare"}, "constraint Bare must be a flax.struct.dataclass, got a class without"),
         (
-            {"constraint": "signed:Signed", "constraint_options": {"most": 1.0}},
-            "constraint 'signed:Signed' must be given its options in constraint_options, got missing a required arg",
+            {"constraint": {"kind": "signed:Signed", "most": 1.0}},
+            "constraint 'signed:Signed' must be given its options in its table, got missing a required argument",
         ),
         (
-            {"constraint": "signed:Signed", "constraint_options": {"mist": 1.0}},
+            {"constraint": {"kind": "signed:Signed", "mist": 1.0}},
             "unknown option of constraint signed:Signed 'mist', did you mean 'most'?",
         ),
     ],
@@ -125,8 +117,8 @@ def test_mistakes_with_a_custom_set(place, problem, message):
     ("problem", "axis"),
     [
         ({"radius": 2.0}, "radius"),
-        ({"constraint": "l1_ball", "radius": 3.0}, "radius"),
-        ({"constraint": "box", "low": -1.0, "high": 2.0}, "high"),
+        ({"constraint": {"kind": "l1_ball", "radius": 3.0}}, "radius"),
+        ({"constraint": {"kind": "box", "low": -1.0, "high": 2.0}}, "high"),
     ],
 )
 def test_a_files_sweep_may_have_the_sets_numbers(problem, axis):
@@ -134,7 +126,7 @@ def test_a_files_sweep_may_have_the_sets_numbers(problem, axis):
 
 
 def test_a_number_of_a_set_may_be_below_zero(place):
-    box = {"constraint": "box", "low": -1.0, "high": 2.0}
+    box = {"constraint": {"kind": "box", "low": -1.0, "high": 2.0}}
     assert experiment(box, low=[-1.0, -0.5]).real_axes["low"] == [-1.0, -0.5]
     assert experiment(SIGNED, place, most=[-1.0]).real_axes["most"] == [-1.0]
     with pytest.raises(Refusal, match=r"radius must be positive, got -1\.0$"):
@@ -144,12 +136,14 @@ def test_a_number_of_a_set_may_be_below_zero(place):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        ({"constraint": "bax", "low": 0.0}, "unknown problem.constraint 'bax', did you mean 'box'?"),
-        ({"constraint": "box", "low": 0.0}, "problem.high must be given for constraint 'box'"),
-        ({"low": 0.0}, "problem.low must go with constraint 'box', got none"),
+        ({"constraint": "bax"}, "unknown problem.constraint 'bax', did you mean 'box'?"),
+        ({"constraint": {"kind": "bax"}}, "unknown problem.constraint.kind 'bax', did you mean 'box'?"),
+        ({"constraint": {"kind": "box", "low": 0.0}}, "problem.constraint.high must be given for kind 'box'"),
+        ({"low": 0.0}, 'problem.low must be in a table, such as constraint = { kind = "…", low = … }'),
+        ({"constraint": "simplex", "radius": 1.0}, "problem.radius must be left out next to a constraint, got 1.0"),
         (
-            {"constraint": "simplex", "radius": 1.0},
-            "problem.radius must go with constraint 'ball' or 'l1_ball', got constraint 'simplex'",
+            {"constraint": {"kind": "simplex", "radius": 1.0}},
+            "problem.constraint.radius must go with kind 'ball' or 'l1_ball', got kind 'simplex'",
         ),
     ],
 )
@@ -162,8 +156,8 @@ def test_a_files_mistakes(problem, message):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        ({"constraint": "box", "low": 1.0, "high": 0.5}, "high must be above low (1), got 0.5"),
-        ({"constraint": "l1_ball", "radius": -1.0}, "radius must be positive, got -1.0"),
+        ({"constraint": {"kind": "box", "low": 1.0, "high": 0.5}}, "high must be above low (1), got 0.5"),
+        ({"constraint": {"kind": "l1_ball", "radius": -1.0}}, "radius must be positive, got -1.0"),
     ],
 )
 def test_a_sets_own_mistakes(problem, message):

@@ -222,8 +222,8 @@ def test_participation_is_uniform_by_default():
         (
             {"kind": "binomial", "rate": 0.5, "per_round": 2},
             "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'cyclic' or 'one_pass' or "
-            "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_size' or 'secret_subsets' or 'buffered' or 'own', "
-            "got kind 'binomial'",
+            "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_size' or 'secret_subsets' or 'buffered' or "
+            "'module:name', got kind 'binomial'",
         ),
         (
             {"kind": "binomial", "rat": 0.5},
@@ -264,7 +264,7 @@ def test_a_partition_may_limit_the_records_of_each_machine():
 THEORY = {
     "problem__dataset": "least_absolute",
     "problem__options": {"examples": 1000, "features": 3},
-    "problem__smoothing": "theory",
+    "problem__loss": {"kind": "absolute", "smoothing": "theory"},
     "sweep": {"machines": [200, 800], "seeds": 1},
     "evaluation": {"metrics": ["excess_risk"], "delta": 1e-5},
     "expected": [],
@@ -275,7 +275,6 @@ THEORY = {
 def test_a_protocols_bound_chooses_its_batch_and_its_envelope(name, smooth):
     once = {"kind": "one_pass", "per_round": "theory"}
     raw = small(**THEORY, participation=once, protocol=[{"name": name, "epsilon": 1.0}])
-    raw["problem"]["loss"] = "absolute"
     starts = [job.prepare() for job in listed.jobs(experiment.parse(raw))]
     strengths = [start.first.problem.smoothness for start in starts]
     assert [np.isfinite(strength) for strength in strengths] == [smooth, smooth]
@@ -287,7 +286,6 @@ def test_a_protocols_bound_chooses_its_batch_and_its_envelope(name, smooth):
 def test_a_protocols_bound_chooses_every_phases_own_cohorts():
     raw = small(**THEORY, protocol=[{"name": "user_agd", "epsilon": 5.0, "strong_convexity": 0.3, "phases": 2}])
     raw["problem"] |= {"dataset": "least_squares", "loss": "squared", "radius": 1.0}
-    del raw["problem"]["smoothing"]
     starts = [job.prepare().first for job in listed.jobs(experiment.parse(raw | {"participation": {"kind": "phases"}}))]
     for start, users in zip(starts, (200, 800), strict=True):
         sizes = start.plan.schedule.present.sum(axis=1)
@@ -300,7 +298,7 @@ def test_a_protocols_bound_chooses_every_phases_own_cohorts():
 
 def test_the_bound_of_all_users_in_every_round_chooses_rounds_and_an_envelope():
     raw = small(**THEORY, protocol=[{"name": "user_sgd", "epsilon": 1.0}])
-    raw["problem"] |= {"loss": "absolute", "partition": {"kind": "iid", "records": 1}}
+    raw["problem"] |= {"partition": {"kind": "iid", "records": 1}}
     raw["participation"] = {"kind": "full", "rounds": "theory", "order": "cyclic"}
     first, second = (job.prepare().first for job in listed.jobs(experiment.parse(raw)))
     assert first.plan.size.rounds < second.plan.size.rounds
@@ -364,7 +362,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
             "unknown problem.loss 'sofmax', did you mean 'softmax'? (known: softmax, logistic, squared, hinge, "
             "absolute, pinball, huber, geman_mcclure, tukey, module:name)",
         ),
-        ({"problem__loss": "hinge", "problem__smoothing": "x"}, "problem.smoothing must be a number, got 'x'"),
+        ({"problem__loss": {"kind": "hinge", "smoothing": "x"}}, "problem.loss.smoothing must be a number, got 'x'"),
         ({"problem__options": 5}, "problem.options must be a table, got 5"),
         ({"problem__partition": 5}, "problem.partition must be a table, got 5"),
         (
@@ -421,20 +419,18 @@ def test_a_value_of_another_type_is_refused_by_its_key(change, message):
 @pytest.mark.parametrize(
     ("settings", "loss"),
     [
-        ({"loss": "absolute"}, Absolute()),
-        ({"loss": "absolute", "smoothing": 2}, Moreau(Absolute(), 2)),
-        ({"loss": "pinball", "quantile": 0.9}, Pinball(0.9)),
-        ({"loss": "pinball", "quantile": 0.9, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
-        ({"loss": "huber", "huber_width": 0.5}, Huber(0.5)),
-        ({"loss": {"kind": "huber", "huber_width": 0.5}}, Huber(0.5)),
-        ({"loss": "geman_mcclure", "loss_scale": 2.0}, GemanMcClure(2.0)),
-        ({"loss": "tukey", "loss_scale": 2.0}, Tukey(2.0)),
-        ({"loss": {"kind": "pinball", "quantile": 0.9}, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
+        ("absolute", Absolute()),
+        ({"kind": "absolute"}, Absolute()),
+        ({"kind": "absolute", "smoothing": 2}, Moreau(Absolute(), 2)),
+        ({"kind": "pinball", "quantile": 0.9}, Pinball(0.9)),
+        ({"kind": "pinball", "quantile": 0.9, "smoothing": 0.1}, Moreau(Pinball(0.9), 0.1)),
+        ({"kind": "huber", "width": 0.5}, Huber(0.5)),
+        ({"kind": "geman_mcclure", "scale": 2.0}, GemanMcClure(2.0)),
+        ({"kind": "tukey", "scale": 2.0}, Tukey(2.0)),
     ],
 )
 def test_a_regression_loss_is_reached_by_its_settings(settings, loss):
-    raw = small()
-    raw["problem"].update(settings)
+    raw = small(problem__loss=settings)
     parsed = experiment.parse(raw)
     assert experiment.make_problem(parsed.problem, 6).model.loss == loss
     assert experiment.parse(experiment.to_mapping(parsed)) == parsed
@@ -443,14 +439,15 @@ def test_a_regression_loss_is_reached_by_its_settings(settings, loss):
 @pytest.mark.parametrize(
     ("settings", "loss"),
     [
-        ({"loss": "logistic"}, Logistic()),
-        ({"loss": "logistic", "score_bound": 15.0}, Logistic(15.0)),
-        ({"loss": "hinge"}, Hinge()),
-        ({"loss": "hinge", "smoothing": 0.1}, Moreau(Hinge(), 0.1)),
+        ("logistic", Logistic()),
+        ({"kind": "logistic", "score_bound": 15.0}, Logistic(15.0)),
+        ("hinge", Hinge()),
+        ({"kind": "hinge", "smoothing": 0.1}, Moreau(Hinge(), 0.1)),
     ],
 )
 def test_a_classifiers_loss_is_reached_by_its_settings(settings, loss):
-    problem = {"dataset": "logistic", "options": {"examples": 40, "features": 3, "test_examples": 5}, **settings}
+    options = {"examples": 40, "features": 3, "test_examples": 5}
+    problem = {"dataset": "logistic", "options": options, "loss": settings}
     assert experiment.make_problem(experiment.ProblemSettings(**problem), 4).model.loss == loss
 
 
@@ -461,16 +458,13 @@ DIGITS["protocol"] = [{"name": "noisy_sgd", "mu": 2.0, "clip": 1.0, "step_size":
 @pytest.mark.parametrize(
     ("settings", "network"),
     [
-        pytest.param({"model": "mlp", "hidden": [4, 3], "start_seed": 5}, MLP((4, 3), 10), marks=pytest.mark.slow),
-        pytest.param({"model": {"kind": "mlp", "activation": "gelu"}}, MLP((64,), 10, "gelu"), marks=pytest.mark.slow),
-        (
-            {"model": "cnn", "channels": [2], "loss": "softmax", "convolutions": "xla", "clipping": "rows"},
-            CNN((2,), (), 10),
-        ),
+        pytest.param({"kind": "mlp", "hidden": [4, 3], "start_seed": 5}, MLP((4, 3), 10), marks=pytest.mark.slow),
+        pytest.param({"kind": "mlp", "activation": "gelu"}, MLP((64,), 10, "gelu"), marks=pytest.mark.slow),
+        ({"kind": "cnn", "channels": [2], "convolutions": "xla", "clipping": "rows"}, CNN((2,), (), 10)),
     ],
 )
 def test_a_network_is_reached_by_its_settings(settings, network):
-    raw = {**DIGITS, "problem": {"dataset": "digits", **settings}}
+    raw = {**DIGITS, "problem": {"dataset": "digits", "loss": "softmax", "model": settings}}
     parsed = experiment.parse(raw)
     assert experiment.parse(experiment.to_mapping(parsed)) == parsed
     (job,) = listed.jobs(parsed)
@@ -486,15 +480,27 @@ def test_a_network_is_reached_by_its_settings(settings, network):
     ("settings", "message"),
     [
         ({"model": "mpl"}, "unknown problem.model 'mpl', did you mean 'mlp'? (known: mlp, cnn, lstm, module:name)"),
-        ({"hidden": [4]}, "problem.hidden must go with model 'mlp' or 'cnn' or 'lstm', got none"),
-        ({"channels": [4]}, "problem.channels must go with model 'cnn', got none"),
-        ({"model": "mlp", "channels": [4]}, "problem.channels must go with model 'cnn', got model 'mlp'"),
-        ({"model": "mlp", "hidden": [0]}, "problem.hidden must be at least 1, got 0. Leave out the layer"),
-        ({"model": "mlp", "activation": "thanh"}, "unknown problem.activation 'thanh', did you mean 'tanh'?"),
-        ({"model": "cnn", "channels": [1, 1, 1, 1]}, "channels must have at most 3 entries for images of 8×8"),
+        ({"hidden": [4]}, 'problem.hidden must be in a table, such as model = { kind = "…", hidden = … }'),
         (
-            {"model": "mlp", "loss": "logistic", "smoothing": 1.0},
-            "problem.smoothing must be left out for model 'mlp'",
+            {"model": "mlp", "hidden": [4]},
+            'problem.hidden must be in a table, such as model = { kind = "…", hidden = … }',
+        ),
+        (
+            {"model": {"kind": "mlp", "channels": [4]}},
+            "problem.model.channels must go with kind 'cnn', got kind 'mlp'",
+        ),
+        ({"model": {"kind": "mlp", "hidden": [0]}}, "hidden must be at least 1, got 0. Leave out the layer"),
+        (
+            {"model": {"kind": "mlp", "activation": "thanh"}},
+            "unknown problem.model.activation 'thanh', did you mean 'tanh'?",
+        ),
+        (
+            {"model": {"kind": "cnn", "channels": [1, 1, 1, 1]}},
+            "channels must have at most 3 entries for images of 8×8",
+        ),
+        (
+            {"model": "mlp", "loss": {"kind": "logistic", "smoothing": 1.0}},
+            "problem.loss.smoothing must be left out for model 'mlp'",
         ),
         (
             {"model": "cnn", "dataset": "least_squares", "options": {"examples": 30, "features": 3}},
@@ -514,41 +520,32 @@ INTEGERS = "a list of distinct positive integers"
     [
         ({"problem__radius": -1.0}, "radius must be positive, got -1.0"),
         ({"problem__radius": float("nan")}, "radius must be positive, got nan"),
-        ({"problem__smoothing": 2.0}, "problem.smoothing must go with a loss, got none"),
-        ({"problem__loss": "absolute", "problem__smoothing": 0.0}, "problem.smoothing must be greater than 0, got 0.0"),
-        ({"problem__quantile": 0.5}, "problem.quantile must go with loss 'pinball', got none"),
         (
-            {"problem__loss": "absolute", "problem__huber_width": 0.5},
-            "problem.huber_width must go with loss 'huber', got loss 'absolute'",
+            {"problem__loss": {"kind": "absolute", "smoothing": 0.0}},
+            "problem.loss.smoothing must be greater than 0, got 0.0",
         ),
         (
-            {"problem__loss": "hinge", "problem__score_bound": 15.0},
-            "problem.score_bound must go with loss 'logistic', got loss 'hinge'",
+            {"problem__loss": "logistic", "problem__score_bound": 15.0},
+            'problem.score_bound must be in a table, such as loss = { kind = "…", score_bound = … }',
         ),
-        ({"problem__loss": "pinball"}, "problem.quantile must be given for loss 'pinball'"),
-        ({"problem__loss": "huber"}, "problem.huber_width must be given for loss 'huber'"),
-        ({"problem__loss": "tukey"}, "problem.loss_scale must be given for loss 'tukey'"),
-        ({"problem__loss_scale": 2.0}, "problem.loss_scale must go with loss 'geman_mcclure' or 'tukey', got none"),
         (
-            {"problem__loss": "tukey", "problem__loss_scale": 2.0, "problem__smoothing": 1.0},
+            {"problem__loss": {"kind": "hinge", "score_bound": 15.0}},
+            "problem.loss.score_bound must go with kind 'logistic', got kind 'hinge'",
+        ),
+        ({"problem__loss": "pinball"}, "problem.loss.quantile must be given for kind 'pinball'"),
+        ({"problem__loss": {"kind": "huber"}}, "problem.loss.width must be given for kind 'huber'"),
+        (
+            {"problem__loss": {"kind": "tukey", "scale": 2.0, "smoothing": 1.0}},
             "loss must be convex, got Tukey(scale=2.0)",
         ),
-        (
-            {"problem__loss": 3},
-            "unknown problem.loss '3' (known: softmax, logistic, squared, hinge, absolute, pinball, "
-            "huber, geman_mcclure, tukey, module:name)",
-        ),
+        ({"problem__loss": 3}, "problem.loss must be a table, got 3"),
         ({"problem__loss": {}}, "problem.loss.kind must be given"),
         (
-            {"problem__loss": "huber", "problem__huber_widht": 1.0},
-            "unknown key in [problem] 'huber_widht', did you mean 'huber_width'?",
-        ),
-        (
-            {"problem__loss": {"kind": "huber", "width": 1.0, "huber_width": 1.0}},
-            "unknown key in [problem.loss] 'width', did you mean 'huber_width'? (known: smoothing, kind, huber_width)",
+            {"problem__loss": {"kind": "huber", "widht": 1.0}},
+            "unknown key in [problem.loss] 'widht', did you mean 'width'? (known: smoothing, kind, width)",
         ),
         ({"problem__dataset": "digits"}, "dataset 'digits' takes no options, got 'examples'"),
-        ({"problem__loss": "pinball", "problem__quantile": 1.0}, "quantile must be between 0 and 1, got 1.0"),
+        ({"problem__loss": {"kind": "pinball", "quantile": 1.0}}, "quantile must be between 0 and 1, got 1.0"),
         ({"participation__per_round": 7}, "[participation] for 'ours': per_round must be at most machines (6), got 7"),
         ({"participation__schedule": [[0]]}, "participation.schedule must go with kind 'given', got kind 'uniform'"),
         ({"participation__kind": "given"}, "participation.schedule must be given for kind 'given'"),
@@ -682,12 +679,21 @@ def test_set_changes_only_its_key(file, key, value, read):
     assert after == experiment.parse(raw)
 
 
+def test_set_gives_a_named_loss_its_settings(tmp_path):
+    path = tmp_path / "named.toml"
+    path.write_text(SMALL.replace("[problem]\n", '[problem]\nloss = "absolute"\n'), encoding="utf-8")
+    assert experiment.load(path, {"problem.loss.smoothing": 2.0}).problem.loss.smoothing == 2.0
+    other = experiment.load(path, {"problem.loss.kind": "huber", "problem.loss.width": 0.5}).problem.loss
+    assert (other.kind, other.width) == ("huber", 0.5)
+
+
 @pytest.mark.parametrize(
     ("key", "message"),
     [
         ("protocol.2.clip", "no entry '2' in 'protocol.2.clip' (there are 2, numbered from 0)"),
         ("protocol.nobody.clip", "no entry 'nobody' in 'protocol.nobody.clip' (there are 2, numbered from 0)"),
         ("title.x", "no setting 'title.x' to change"),
+        ("problem.dataset.x", "problem.dataset must be a valid string, got {'kind': 'least_squares', 'x': 1}"),
         ("problem.radius.x.y", "no setting 'problem.radius.x.y' to change"),
     ],
 )

@@ -86,7 +86,7 @@ def test_only_sampled_records_are_mapped():
 
 
 def test_a_network_sees_the_mapped_picture():
-    problem = experiment.make_problem(parsed(features=["pooling"], model="cnn", channels=[2]).problem, 4)
+    problem = experiment.make_problem(parsed(features=["pooling"], model={"kind": "cnn", "channels": [2]}).problem, 4)
     assert problem.pool[0].shape == (1437, 4, 4, 1)
 
 
@@ -98,7 +98,7 @@ def test_a_tables_columns_may_be_a_picture(place):
     table = {"dataset": "rows.csv", "options": options, "picture": [2, 2]}
     problem = experiment.make_problem(parsed(place, **table, features=["pooling"]).problem, 4)
     np.testing.assert_allclose(problem.pool.features[:, 0], 2 * rows.mean(axis=1) - 1, atol=1e-6)
-    seen = experiment.make_problem(parsed(place, **table, model="cnn", channels=[2]).problem, 4)
+    seen = experiment.make_problem(parsed(place, **table, model={"kind": "cnn", "channels": [2]}).problem, 4)
     assert seen.pool[0].shape == (8, 2, 2, 1)
 
 
@@ -155,7 +155,7 @@ def test_a_files_mistakes(place, problem, message):
             "problem.features must be left out: 'mine:whole' returns a whole problem",
         ),
         (
-            {"dataset": "mine:whole", "partition": None, "constraint": "ball", "radius": 2.0},
+            {"dataset": "mine:whole", "partition": None, "radius": None, "constraint": "simplex"},
             "problem.constraint must be left out: 'mine:whole' returns a whole problem",
         ),
     ],

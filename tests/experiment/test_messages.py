@@ -135,10 +135,10 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
         (('"dp_mu2"', '"dp_sgd"'), "unknown protocol 'dp_sgd', did you mean 'noisy_minibatch_sgd'?"),
         ((MU, "learning_rate = [0.1]"), "unknown key in [sweep] 'learning_rate', did you mean 'step_size'?"),
         (('who"', 'who"\nseed = "1"'), "seed must be an integer, got '1'. Remove the quotes"),
-        (("radius", 'model = "mlp"\nhidden = 0\nradius'), "problem.hidden must be a list, got 0"),
+        (("radius", 'model = { kind = "mlp", hidden = 0 }\nradius'), "problem.model.hidden must be a list, got 0"),
         (
-            ("radius", 'model = "mlp"\nhidden = [8, 0]\nradius'),
-            "problem.hidden must be at least 1, got 0. Leave out the layer",
+            ("radius", 'model = { kind = "mlp", hidden = [8, 0] }\nradius'),
+            "hidden must be at least 1, got 0. Leave out the layer",
         ),
         (("radius", "picture = 8\nradius"), "problem.picture must be a list, got 8"),
         (

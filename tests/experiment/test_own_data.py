@@ -276,8 +276,8 @@ def test_a_user_defined_function_returns_the_data(place):
 @pytest.mark.parametrize(
     ("settings", "loss"),
     [
-        ({"loss": "mine:make_loss", "loss_options": {"width": 0.5}}, Huber(0.5)),
-        ({"loss": "fedprivjax:Huber", "loss_options": {"width": 0.5}}, Huber(0.5)),
+        ({"loss": {"kind": "mine:make_loss", "width": 0.5}}, Huber(0.5)),
+        ({"loss": {"kind": "fedprivjax:Huber", "width": 0.5}}, Huber(0.5)),
         ({"loss": "mine:loss"}, Huber(0.25)),
         ({"loss": {"kind": "mine:loss"}}, Huber(0.25)),
     ],
@@ -290,7 +290,7 @@ def test_a_custom_loss(place, settings, loss):
 
 
 def test_a_custom_model_is_a_module_or_a_function_of_a_whole_problem(place):
-    network = changed(place, model="mine:Net", model_options={"width": 3}, start_seed=2)
+    network = changed(place, model={"kind": "mine:Net", "width": 3, "start_seed": 2})
     assert made(network).dimension == 4 * 3 + 4  # a layer of three, and the scores
     general = changed(place, dataset="mine:general", options={})
     problem = made(general)
@@ -376,7 +376,7 @@ def test_a_run_loads_its_data_once(place):
         ),
         (
             {"problem": {"dataset": "mine:load", "options": {"rows": 9}, "loss": "mine:make_loss"}},
-            "loss 'mine:make_loss' must be given its options in loss_options, got missing a required argument: 'width'",
+            "loss 'mine:make_loss' must be given its options in its table, got missing a required argument: 'width'",
         ),
         (
             {"problem": {"dataset": "mine:load", "options": {"rows": 9}, "model": "mine:Nett"}},

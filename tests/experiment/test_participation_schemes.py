@@ -235,10 +235,10 @@ def test_a_custom_scheme_is_named_by_its_import_path(tmp_path):
     made = experiment.make_participation(found.participation, {})[0]
     assert made.draw(5, np.random.default_rng(0)).participants.max() < 4
     again = experiment.parse(tomllib.loads(tomli_w.dumps(experiment.to_mapping(found))), tmp_path)
-    assert again.participation.name == "laws:FirstHalf"
+    assert again.participation.kind == "laws:FirstHalf"
     with pytest.raises(Refusal, match=r"^unknown participation in laws 'Half', did you mean 'FirstHalf'\?"):
         experiment.parse({**raw, "participation": {**settings, "kind": "laws:Half"}}, tmp_path)
-    wrong = experiment.parse({**raw, "participation": {**settings, "options": {"width": 3}}}, tmp_path).participation
+    wrong = experiment.parse({**raw, "participation": {**settings, "width": 3}}, tmp_path).participation
     with pytest.raises(Refusal, match=r"^participation 'laws:FirstHalf' must take machines and its options, got "):
         experiment.make_participation(wrong, {})
 

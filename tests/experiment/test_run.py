@@ -292,7 +292,7 @@ def sized():
     made = experiment.parse(
         {
             "title": "sizes",
-            "problem": {**ROBUST, "loss": "tukey", "loss_scale": 2.0, "partition": {"kind": "iid"}},
+            "problem": {**ROBUST, "loss": {"kind": "tukey", "scale": 2.0}, "partition": {"kind": "iid"}},
             "participation": ALONE,
             "protocol": [STEPS],
             "sweep": {"records": [8, 16, 32], "rounds": [4, 8], "seeds": 2},
