@@ -54,7 +54,7 @@ def settings_of(thing: Any) -> list[Setting]:
     """
     texts = help_of(thing)
     if inspect.isclass(thing) and issubclass(thing, Reflected):
-        texts |= {thing.keys[name]: text for name, text in help_of(thing.maker).items() if name in thing.keys}
+        texts |= {name: text for name, text in help_of(thing.maker).items() if name in thing.keys}
     return [Setting(name, kind, default, texts.get(name, "")) for name, kind, default in _declared(thing)]
 
 
@@ -141,10 +141,7 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
 
 def _of_maker(section: type[BaseModel], key: str) -> Any:
     """Return the default of the argument that a section's key is passed to, or None if there is none."""
-    if not issubclass(section, Reflected) or key not in section.keys.values():
-        return None
-    known = arguments(section.maker)
-    return next(known[name].default for name, each in section.keys.items() if each == key)
+    return arguments(section.maker)[key].default if issubclass(section, Reflected) and key in section.keys else None
 
 
 def _default(value: Any) -> str:

@@ -30,7 +30,6 @@ class AnyKind(Reflected):
 
     what, base = "participation", Participation
     filled = ("machines", "per_round", "dropouts", "delays")
-    renamed = {"participants": "schedule"}
     machines: int | None = None
     rounds: int | None = Field(default=None, ge=1)
     order: Literal["shuffled", "stored", "cyclic", "reshuffled"] = "shuffled"

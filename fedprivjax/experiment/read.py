@@ -342,10 +342,10 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
 
 def _change(raw: Any, key: str, value: Any) -> None:
     *path, last = key.split(".")
-    here = raw
+    here: Any = raw
     for part in path:
         found = _entry(here, part, key)
-        inside = here.setdefault(found, {}) if isinstance(here, dict) else here[found]
+        inside: Any = here.setdefault(found, {}) if isinstance(here, dict) else here[found]
         if isinstance(inside, str) and here is not raw:  # a name without settings, such as a loss
             inside = here[found] = {"kind": inside}
         here = inside

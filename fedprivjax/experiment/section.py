@@ -101,24 +101,22 @@ class Reflected(Settings):
         what: role of the object in messages, such as "loss".
         base: class of the object.
         maker: class or function that makes the section's object.
-        keys: key of each argument that the file gives, by the argument's name.
+        keys: arguments that the file gives.
         filled: arguments that the file does not give.
-        renamed: keys that differ from the argument's name.
     """
 
     what: ClassVar[str]
     base: ClassVar[type]
     maker: ClassVar[Any] = None
-    keys: ClassVar[Mapping[str, str]] = {}
+    keys: ClassVar[tuple[str, ...]] = ()
     filled: ClassVar[tuple[str, ...]] = ()
-    renamed: ClassVar[Mapping[str, str]] = {}
     if TYPE_CHECKING:
         kind: str
 
     def made(self, **filled: Any) -> Any:
         """Return the constructor's object for the section's keys and those `filled` arguments that it takes."""
         known = arguments(type(self).maker)
-        given = {name: getattr(self, key) for name, key in type(self).keys.items()}
+        given = {name: getattr(self, name) for name in type(self).keys}
         tuples = {name: tuple(value) for name, value in given.items() if get_origin(known[name].annotation) is tuple}
         return type(self).maker(**given | tuples | {name: value for name, value in filled.items() if name in known})
 
@@ -195,12 +193,11 @@ def _section(base: type[Reflected], kind: str, maker: Any, extra: Mapping[str, A
     if inspect.isclass(maker) and issubclass(maker, base):
         return create_model(maker.__name__, __base__=maker, __doc__=maker.__doc__, **fields)
     known = {name: one for name, one in arguments(maker).items() if name not in base.filled}
-    keys = {name: base.renamed.get(name, name) for name in known}
     for name, one in known.items():
         default = list(one.default) if isinstance(one.default, tuple) else one.default
-        fields[keys[name]] = (file_type(one.annotation), ... if default is one.empty else default)
+        fields[name] = (file_type(one.annotation), ... if default is one.empty else default)
     model = create_model(kind, __base__=base, __doc__=summary(maker), **fields)
-    model.maker, model.keys = maker, keys
+    model.maker, model.keys = maker, tuple(known)
     return model
 
 

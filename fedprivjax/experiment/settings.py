@@ -35,7 +35,7 @@ class PartitionSettings(Reflected):
     """
 
     maker = partition
-    keys = {name: name for name in OF_KIND}
+    keys = OF_KIND
     kind: Literal[tuple(KINDS)]  # pyright: ignore[reportInvalidTypeForm]
     seed: int = Field(default=0, ge=0)
     records: int | None = Field(default=None, ge=1)

@@ -123,11 +123,11 @@ def test_a_given_schedule_is_used_unchanged():
 @pytest.mark.parametrize(
     ("machines", "rows", "message"),
     [
-        (3, [0, 1], "participants must be integers [rounds, per_round], got int64 (2,)"),
-        (3, [[0.0, 1.0]], "participants must be integers [rounds, per_round], got float64 (1, 2)"),
-        (3, [[0, 3]], "participants must lie in 0..2, got 0..3"),
-        (3, [[-1, 1]], "participants must lie in 0..2, got -1..1"),
-        (3, [[0, 1], [2, 2]], "participants must be distinct within a round, got a machine twice"),
+        (3, [0, 1], "schedule must be integers [rounds, per_round], got int64 (2,)"),
+        (3, [[0.0, 1.0]], "schedule must be integers [rounds, per_round], got float64 (1, 2)"),
+        (3, [[0, 3]], "schedule must have machines in 0..2, got 0..3"),
+        (3, [[-1, 1]], "schedule must have machines in 0..2, got -1..1"),
+        (3, [[0, 1], [2, 2]], "schedule must have distinct machines in a round, got a machine twice"),
         (1, [[0, 1]], "per_round must be at most machines (1), got 2"),
         (0, [[0]], "machines must be at least 1, got 0"),
         (3, np.zeros((2, 0), int), "per_round must be at least 1, got 0"),
@@ -139,7 +139,7 @@ def test_schedules_that_cannot_be_are_refused(machines, rows, message):
 
 @pytest.mark.parametrize("rows", [np.zeros((0, 2), int), [[0, 1], [2]]], ids=["no rounds", "ragged"])
 def test_odd_schedules_are_refused_by_name(rows):
-    assert refusal(Given, 3, rows).startswith("participants must ")
+    assert refusal(Given, 3, rows).startswith("schedule must ")
 
 
 @pytest.mark.parametrize(

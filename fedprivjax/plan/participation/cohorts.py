@@ -139,31 +139,31 @@ class Given(Participation):
 
     Args:
         machines: total number of machines.
-        participants: indices of each round's machines, distinct within a round; int [rounds, per_round].
+        schedule: indices of each round's machines, distinct within a round; int [rounds, per_round].
 
     >>> Given(3, [[0, 1], [1, 2]]).per_round
     2
     """
 
     machines: int
-    participants: Sequence[Sequence[int]] | np.ndarray = field(repr=False)
+    schedule: Sequence[Sequence[int]] | np.ndarray = field(repr=False)
 
     def __post_init__(self):
-        rows = _as_rows(self.participants)
+        rows = _as_rows(self.schedule)
         if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
-            raise Refusal(f"participants must be integers [rounds, per_round], got {rows.dtype} {rows.shape}")
+            raise Refusal(f"schedule must be integers [rounds, per_round], got {rows.dtype} {rows.shape}")
         check_sizes(self.machines, rows.shape[1])
         if not rows.size:
-            raise Refusal("participants must have at least one round, got none")
+            raise Refusal("schedule must have at least one round, got none")
         if rows.min() < 0 or rows.max() >= self.machines:
-            raise Refusal(f"participants must lie in 0..{self.machines - 1}, got {rows.min()}..{rows.max()}")
+            raise Refusal(f"schedule must have machines in 0..{self.machines - 1}, got {rows.min()}..{rows.max()}")
         if (np.diff(np.sort(rows, axis=1), axis=1) == 0).any():
-            raise Refusal("participants must be distinct within a round, got a machine twice")
+            raise Refusal("schedule must have distinct machines in a round, got a machine twice")
 
     @property
     def rows(self) -> np.ndarray:
         """Indices of each round's machines, as an array; int32 [rounds, per_round]."""
-        return np.asarray(self.participants, np.int32)
+        return np.asarray(self.schedule, np.int32)
 
     @property
     def per_round(self) -> int:
@@ -180,11 +180,11 @@ class Given(Participation):
         return Schedule(self.machines, rows[:rounds])
 
 
-def _as_rows(participants) -> np.ndarray:
+def _as_rows(schedule) -> np.ndarray:
     try:
-        return np.asarray(participants)
+        return np.asarray(schedule)
     except ValueError:
-        raise Refusal("participants must be [rounds, per_round], got rows of different lengths") from None
+        raise Refusal("schedule must be [rounds, per_round], got rows of different lengths") from None
 
 
 @dataclass(frozen=True)
