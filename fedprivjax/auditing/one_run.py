@@ -86,10 +86,11 @@ class OneRunAudit:
 
     @property
     def refuted(self) -> bool:
-        """True if a lower bound on ε or μ in `strict` exceeds the claim.
+        """True if the audit refutes the claimed guarantee.
 
-        If the claim is right, this happens with a probability of at most `verdict`, the argument of `audit_one_run`,
-        10⁻⁴ by default.
+        The attribute `strict` holds a lower bound on ε and one on μ. The claim is refuted if one of them exceeds the
+        claimed value. A right claim is refuted with a probability of at most 10⁻⁴. The argument `verdict` of
+        `audit_one_run` changes this probability.
         """
         return self.strict.refute(self.guarantee)
 

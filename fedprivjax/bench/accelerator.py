@@ -171,8 +171,14 @@ def description() -> dict[str, Any]:
 def table(found: Iterable[devices.Finding]) -> Table:
     """Return a table of the differences between results on this device and on the CPU, one row per case.
 
-    Each cell is the largest difference in a run, in a sweep or in noise. If it exceeds its limit, the cell shows the
-    limit.
+    A case has three differences, in the columns "run", "sweep" and "noise": the largest difference in the results of a
+    run, in those of a sweep, and in the covariance of the noise. The title of the table states their units. If a
+    difference exceeds its limit, the cell shows both, such as "2.0e-04 > 1e-05". A cell "error" stands for a comparison
+    that raised an exception. The column "met" is "ok" if all differences of the row are within their limits. Two
+    further rows, for random bits and for a matrix product, have one difference each, in the column "run".
+
+    Args:
+        found: comparisons, each with a difference and its limit (`fedprivjax.testing.devices.Finding`).
     """
     found = list(found)
     by_label: dict[str, dict[str, devices.Finding]] = {}

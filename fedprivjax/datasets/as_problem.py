@@ -65,9 +65,11 @@ def from_dataset(
             `dataset.test_machine_of`, unless a `partition_table` is given.
         start: first parameters, or None for the point of the constraint set nearest to zero, and for a network its
             random initial parameters.
-        lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. None is
-            the bound that follows from the loss. A few datasets instead state the constant for which the authors of a
-            published experiment calibrated their noise (`dataset.noise_lipschitz`), which None then takes.
+        lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. None
+            derives the bound from the loss. There is one exception: if `dataset.noise_lipschitz` is not None, a linear
+            predictor with the dataset's default loss uses this number as its bound. It is the constant for which the
+            authors of a published experiment calibrated their noise. It is computed from private data, so noise
+            calibrated with it is not private.
         distance: public bound on the distance from the start to the optimum, or None for the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.

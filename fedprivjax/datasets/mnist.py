@@ -129,7 +129,9 @@ def mnist_pairs(
     trial: int = 0,
     lipschitz: str = "public",
 ) -> Dataset:
-    """Load MNIST as even (label 1) against odd (label 0) digits, on 25 machines: one per pair of digits.
+    """Load MNIST as even against odd digits, on 25 machines: one per pair of an even and an odd digit.
+
+    Each of the 5 even digits is paired with each of the 5 odd digits. Even digits have label 1, odd digits label 0.
 
     Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images and
     without a constant. A machine has `2·per_digit` records. For p = `similarity`, `round((1 − p)·2·per_digit)` of these

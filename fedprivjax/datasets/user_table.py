@@ -83,11 +83,19 @@ def read_table(
 ) -> Dataset:
     """Load a CSV or Parquet file, or an archive of NumPy arrays, as a dataset.
 
-    If the target has texts, or whole numbers with few distinct values, its sorted values are the classes, and the
-    dataset's `class_names` holds them. The column named by the option `client` assigns each row to a machine. Numbers
-    outside the public `bounds` of their column are clipped. A warning states the fraction of clipped numbers. No
-    privacy guarantee covers this fraction, because it is computed from the data. The dataset's `not_covered` lists
-    everything else that is computed from the data and therefore not private. Results repeat this list.
+    Labels: if the target has texts, truth values, or whole numbers with at most 20 distinct values, the task is
+    classification. The classes are the sorted values of the target, which the dataset's `class_names` holds. Otherwise
+    the task is regression. The option `task` overrides this rule.
+
+    Features: the option `bounds` gives public limits of columns by name, such as `{"age": [18, 90]}`. Numbers outside
+    the limits are clipped, and the limits are scaled to −1 and 1. A constant feature 1 is appended, unless the option
+    `bias` is False.
+
+    Machines: the option `client` names the column with the client of each row. Every client becomes a machine.
+
+    A warning states the fraction of clipped numbers. No privacy guarantee covers this fraction, because it is computed
+    from the data. The dataset's `not_covered` lists everything else that is computed from the data and therefore not
+    private. Results repeat this list.
 
     Args:
         path: `.csv`, `.parquet` or `.npz` file.

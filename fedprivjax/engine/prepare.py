@@ -168,13 +168,14 @@ class ReadyRun:
         return self.host_noise_of(self.protocol, self.seeds.noise, dimension)
 
     def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
-        """Return noise that is sampled with NumPy before a run of another protocol on this run's plan.
+        """Return the part of a protocol's noise that NumPy samples before a run.
 
-        A sweep calls it for each configuration. The result is a pytree with leaves [rounds, ...], or None if all noise
-        of the protocol is sampled on the device.
+        The noise is for this run's participation schedule. The result is a pytree with leaves [rounds, ...]. It is None
+        if all noise is sampled on the device during the run.
 
         Args:
-            protocol: calibrated protocol.
+            protocol: calibrated protocol. It may differ from `self.protocol` in its numbers, such as its noise: a sweep
+                calls this method once for the protocol of each of its configurations.
             seed: seed of the noise.
             dimension: number of numbers in a message.
         """

@@ -156,12 +156,12 @@ def simulate(
     Args:
         progress: True displays the completed rounds and the time left at every evaluation. A callable is called with
             (completed rounds, total rounds).
-        on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host. The
-            metrics are those of the reported parameters and of the last rounds, by name. A metric is a float, or a
-            vector such as one value for each client. An exception in the function ends the run.
-        folder: folder of a checkpoint, `checkpoint.npz`. If the run is interrupted, the same call resumes it from the
-            checkpoint, with the same numbers bit for bit. A finished run is read and returned. Evaluations after the
-            last checkpoint are reported to the callbacks again. `run.costs["seconds"]` counts the last call only.
+        on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host.
+            `metrics` holds the values of this evaluation by name. A value is a float, or a vector such as one number
+            for each client. An exception in the function ends the run.
+        folder: folder in which checkpoints of the run are saved, as `checkpoint.npz`. If the run is interrupted, the
+            same call resumes it, and the results are the same bit for bit. If the run is finished, the call returns its
+            saved results. None saves nothing.
         checkpoint_every: rounds between checkpoints, rounded up to whole evaluations; None writes about 20.
         keep_own: True to return the states that machines keep between rounds, such as personal models, as `run.own`.
             They take `run.costs["client_state_bytes"]` bytes of host memory. If several processes compute the run, the
@@ -177,11 +177,14 @@ def simulate(
     After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over them. All
     processes make the same call and get the results. Only the first process calls `progress` and `on_evaluation`.
 
-    **Resuming.** A checkpoint is used only if the code, data, settings and seeds are those of the run that wrote it.
-    Only `rounds` may be larger than before. Participants and noise of the rounds up to the next checkpoint must not
-    depend on the number of rounds, because the interrupted run may already have reported metrics of these rounds. The
-    method therefore needs a given `noise_std` and `step_size`. The guarantee is then for all rounds together. It does
-    not cover a decision to continue that was made after looking at private results.
+    **Resuming.** A run can be resumed only with the code, data, settings and seeds with which it began. The callbacks
+    then receive the evaluations after the last checkpoint once more, and `run.costs["seconds"]` counts the last call
+    only.
+
+    A call with more `rounds` than before continues the run beyond its first end. This is possible if `noise_std` and
+    `step_size` are given, and if noise and participants of the earlier rounds do not depend on the number of rounds.
+    The guarantee is for all rounds together. It does not cover a decision to continue that was made after looking at
+    private results.
 
     The checkpoint holds the run's whole state. The guarantee does not cover the states of machines in it.
 

@@ -175,10 +175,16 @@ class AdaptiveClip(Decorated):
     def released(self, mean: tuple[Any, Any], clip, factor) -> tuple[Any, Any]:
         """Return the mean update in its original units, and the clip of the next round.
 
+        A machine's message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the machine's update, clipped to norm C. The
+        sign is + if the update had norm at most C before clipping. This function divides the first part of the mean
+        message by √(1 − u²)/C, which gives the mean update. From the second part, it estimates the fraction b̃ of
+        updates with norm at most C. The clip of the next round is C·exp(−η·(b̃ − γ)), with the attributes `rate` η and
+        `quantile` γ.
+
         Args:
-            mean: mean of the machines' messages (the pairs that `pair` returns), with noise.
-            clip: clip of this round.
-            factor: u, the factor with which the messages were made, from `bit_factor`.
+            mean: noisy mean of the machines' messages, a pair.
+            clip: C, the clip of this round.
+            factor: u in (0, 1), from `bit_factor`.
         """
         scale, fraction = clip / self.update_factor(factor), 0.5 + mean[1] / (2 * factor)
         after = clip * jnp.exp(-self.rate * (fraction - self.quantile))

@@ -102,9 +102,10 @@ class Sum:
 class Growing:
     """Value of `Algorithm.reads` for a server that reads a noisy mean of sums that machines build up over rounds.
 
-    Every machine i keeps a private sum q_i of its messages, without noise. When it takes part in round t, it updates
-    the sum to q_i ← u + (t−1)/t'·q_i. Here u is its new increment (`Algorithm.increment`), and t' is the round in which
-    it took part before. It then sends q_i with noise.
+    Every machine i keeps a private sum q_i, without noise. In the first round in which the machine takes part, q_i is
+    its increment u, which the method `Algorithm.increment` defines. In a later such round t, the machine computes a new
+    increment u and replaces q_i by u + ((t−1)/t')·q_i, where t' is the previous round in which it took part. It then
+    sends q_i with noise.
     """
 
 
@@ -209,9 +210,9 @@ class Algorithm(Part):
     therefore never sees data.
 
     Attributes:
-        recalls: False by default, which counts all points of a message's gradients as communication from the server to
-            the machines. With True, only the first point is counted. It is for messages whose other points were sent in
-            earlier rounds, so that a machine can remember them.
+        recalls: True if machines store points that they received in earlier rounds. This changes only how much
+            communication is counted. For the message `gradient(x) - gradient(y)`, False (the default) counts that the
+            server sends both x and y in the round. True counts only the first point, x.
 
     >>> import jax
     >>> from flax import struct
@@ -251,9 +252,10 @@ class Algorithm(Part):
         * `Mean()`: s_t.
         * `Sum()`: s_1 + … + s_t.
         * `Momentum(alpha)`: m_t = (1−α)·m_{t−1} + α·s_t, from m_0 = 0.
-        * `Growing()`: the mean of q_i over the participants i of the round. Machine i keeps q_i between rounds, from
-          q_i = 0. In round t, it sets q_i ← u + (t−1)/t'·q_i. Here u is given by `increment`, and t' is the previous
-          round in which it took part.
+        * `Growing()`: the mean of q_i over the participants i of the round. Here q_i is a sum that machine i keeps
+          between rounds. In the first round t in which the machine takes part, q_i is its new increment u. In each
+          later such round, it becomes u + ((t−1)/t')·q_i, where t' is the previous round in which the machine took
+          part. If t' = t−1, this is u + q_i. The method `increment` defines u.
 
         The value must be the same in all rounds of a run.
         """
@@ -276,10 +278,14 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define init(public, step)")
 
     def message(self, server: Any, t: Any) -> Linear:
-        """Return the message of one record in round t: a combination of its gradients, or `per_record(…)`.
+        """Return the message of one record in round t, such as `gradient(x)`, as a formula.
 
-        A combination is written as sums and multiples of `gradient(point)`, for example `t * gradient(x) -
-        gradient(y)`.
+        `gradient(x)` stands for the gradient of the record's loss at the point x. It can be added, subtracted, and
+        multiplied by numbers, for example `t * gradient(x) - gradient(y)`. The formula is later evaluated for each
+        record.
+
+        A message that is no combination of gradients is `per_record(function, point)`. It stands for the value
+        `function(record, point)`, where `record.loss(w)` is the loss of the record at w.
 
         Args:
             server: the server's state.
@@ -303,7 +309,7 @@ class Algorithm(Part):
         """Return the increment u_z of one record z to the sum that its machine keeps over rounds.
 
         Only algorithms whose `reads` is `Growing()` define it, together with `remember`, instead of `message`. A
-        machine that takes part in round t updates its sum q to u + (t−1)/t'·q, and sends it with noise. Here u is the
+        machine that takes part in round t updates its sum q to u + ((t−1)/t')·q, and sends it with noise. Here u is the
         mean of u_z over the records that the machine uses in the round, and t' is the previous round in which it took
         part. In its first round, q is 0.
 
@@ -318,10 +324,20 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define increment(server, t, before)")
 
     def remember(self, server: Any) -> Any:
-        """Return the numbers that a machine stores when it takes part, a pytree.
+        """Return the numbers that each participant of a round stores until it takes part again.
 
-        They are computed from the server's state, and the machine's next `increment` receives them as
-        `before.received`.
+        Only algorithms whose `reads` is `Growing()` define it. Their machines send sums that they build up over rounds.
+        A new increment of such a sum may depend on what the machine received in its previous round. The method
+        `increment(server, t, before)` finds the stored numbers in `before.received`.
+
+        For example, this method may return the point x of the round. When the machine takes part again, at a new point
+        y, the increment `gradient(y) - gradient(before.received)` is the difference of the gradients at y and x.
+
+        Args:
+            server: the server's state before the round.
+
+        Returns:
+            A pytree of arrays, such as parameters.
         """
         raise Undefined(f"{type(self).__name__} must define remember(server)")
 

@@ -60,8 +60,9 @@ class LocalAlgorithm(Part):
 
     1. `sends` returns the pytree that the server sends to the participating machines. Default: its state.
     2. `enter` returns a machine's *carry*, the state of its local steps in this round. Default: the received point.
-    3. In each local step, `ask` returns the formula of one record's message. Default: the gradient at the machine's
-       current point. The mean of these messages over the minibatch is computed, and `move` returns the new carry.
+    3. In each local step, `ask` returns a formula, which is evaluated for each record of the minibatch. An example is
+       `gradient(x) - gradient(y)`, where `gradient(x)` stands for the gradient of the record's loss at x. Default: the
+       gradient at the machine's current point. Then `move` receives the mean of the values, and returns the new carry.
     4. `leave` returns the message that the machine sends after its last step. Default: its last point minus the
        received one. Nothing else leaves a machine.
     5. `serve` returns the server's next state. Its argument `mean` is the mean of the machines' messages.
@@ -115,11 +116,12 @@ class LocalAlgorithm(Part):
         return begun(self.local, received)
 
     def ask(self, carry: Any) -> Linear:
-        """Return the message of one record in the next local step, as a formula in gradients of its loss.
+        """Return a formula in gradients, which is evaluated for each record of the next minibatch.
 
-        The formula is written as sums and multiples of `gradient(point)`, for example `gradient(x) - gradient(y)`. The
-        privacy object then computes it for every record of the minibatch. By default, it is the gradient at the
-        machine's current point. In a formula with several gradients, the first must be the one at the current point.
+        The formula is written as sums and multiples of `gradient(x)`, which stands for the gradient of the record's
+        loss at x. An example is `gradient(x) - gradient(y)`. The mean of the values is the argument `g` of `move`. By
+        default, the formula is the gradient at the machine's current point. In a formula with several gradients, the
+        first must be the one at the current point.
 
         Args:
             carry: the machine's carry, the state of its local steps in this round. By default, it is the current point,

@@ -65,10 +65,12 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         noise: "independent" for fresh noise in every message. Other values depend on what the server reads, the
             attribute `reads` of the algorithm:
 
-            * `Sum()`, a running sum: each message may cancel the noise of the machine's previous message, so that noise
-              does not accumulate. "uniform", "proportional", "gap" or a list of standard deviations says how the noise
-              differs between a machine's messages (`fedprivjax.noise.chooser.NOISE_SCHEDULES`). A `SumFactor` is a
-              matrix that correlates the noises instead (`fedprivjax.noise.message_factors`).
+            * `Sum()`, a running sum: each message also subtracts the noise of the machine's previous message, so that
+              noise does not accumulate. The value says how the noise variance differs between a machine's messages.
+              "uniform": it is the same for all. "proportional": it is proportional to k for the k-th message.
+              "gap": it is inversely proportional to the number of rounds until the machine's next message. A list holds
+              the standard deviations of the first, second, … message, of which only the ratios matter. Instead, a
+              `SumFactor` such as `Toeplitz()` correlates the noise over the messages by a matrix.
             * `Mean()`: a `Pairwise`, with which pairs of machines also share noise. One adds it to its message, and the
               other subtracts it.
             * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The
@@ -81,9 +83,10 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
 
     **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
     Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, it changes the mean of m
-    messages by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + (t−1)/t'·q_{t'} in round t, where
-    u is the mean of the K new records' clipped messages, and t' is its previous round. A record then also changes all
-    later messages of its machine, which the guarantee takes into account.
+    messages by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + ((t−1)/t')·q_{t'} in round t.
+    Here u is the mean of the K new records' clipped messages, and t' is the previous round in which the machine took
+    part. In its first round, it sends u. A record then also changes all later messages of its machine, which the
+    guarantee takes into account.
 
     Raises:
         Refusal: if a setting is invalid.

@@ -37,7 +37,8 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
             computed from L_i. Messages are then clipped only to the largest L_i of all machines, so a wrong L_i is not
             noticed. With a `clip`, the guarantee needs no assumption on the loss.
         batch: K, number of local steps in a round. Each step uses one record.
-        sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
+        sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
+            whole run. A custom `Sampler` must also do one of the two.
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. It
             counts every local step as a release of one record, so R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is

@@ -43,7 +43,8 @@ class Limits(NamedTuple):
     """What the server reads of the messages, and the bound on the norm of a record's message.
 
     Attributes:
-        reads: function of the messages that the server reads, such as `Mean()`.
+        reads: what the server reads: `Mean()` for the mean of a round's messages, `Sum()` for the running sum of these
+            means over rounds, or `Momentum(alpha)` or `Growing()`.
         bound: bound to which messages are clipped in private runs without a `clip`, or None.
     """
 
@@ -57,7 +58,8 @@ class RunFacts(NamedTuple):
     Attributes:
         problem: the optimisation problem.
         plan: plan of the run: who takes part in each round, and which records each message uses.
-        reads: function of the messages that the server reads, such as `Mean()`.
+        reads: what the server reads: `Mean()` for the mean of a round's messages, `Sum()` for the running sum of these
+            means over rounds, or `Momentum(alpha)` or `Growing()`.
         bound: enforced bound on the norm of a record's message, with its assumptions.
         plain: True if a message is the gradient at one point.
         epsilon: target ε of each machine if they differ, else None. They determine how the machines' noises differ.
@@ -185,10 +187,10 @@ class Privacy(Part):
         return None
 
     def targeted(self, target: Target, epsilon: Any, machines: int) -> dict[str, Any]:
-        """Return settings that calibration computes from the privacy target, by name. Default: {}.
+        """Return new values for attributes of this object or its protocol that depend on the privacy target.
 
-        For example, if users have different ε, the result can hold the ratios between their noises. The settings are
-        those of this object or of its protocol.
+        Calibration continues with copies in which the returned values replace the attributes. For example, if users
+        have different ε, the result can hold the ratios between their noises. Default: {}, no change.
 
         Args:
             target: privacy target: an ε at some δ, a μ, or a noise (`noise_std`) in place of both.
@@ -214,8 +216,9 @@ class MessagePrivacy(Privacy):
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
             is above 1 if the object needs gradients at further points.
-        why_means: end of the error message for an algorithm that reads something other than means, such as a running
-            sum, and cannot be combined with this object. Example: ", because its noise is for means".
+        why_means: reason that an error message gives if the server of an algorithm reads something other than the mean
+            of a round's messages, such as a running sum, and this object does not support it. Example: ", because its
+            noise is for means". The default "" gives no reason.
     """
 
     several_epochs: ClassVar[bool] = False
@@ -237,7 +240,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             start: a pytree shaped like a message, such as the initial parameters.
-            reads: function of the messages that the server reads, such as `Mean()`.
+            reads: what the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
+                running sum of these means over rounds.
 
         Raises:
             Refusal: by default, if the server reads anything but `Mean()`.
@@ -258,8 +262,8 @@ class MessagePrivacy(Privacy):
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
             memory: this object's state before the round.
-            limits: `limits.reads` is what the server reads of the messages, such as `Mean()`. `limits.bound` is the
-                bound on a message's norm that the loss or the algorithm states, or None.
+            limits: `limits.reads` is what the server reads, such as `Mean()` for the mean of messages. `limits.bound`
+                is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -274,9 +278,9 @@ class MessagePrivacy(Privacy):
 
         Args:
             problem: the optimisation problem.
-            machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
-                gradient of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x,
-                y)`, which returns both gradients.
+            machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`.
+                It is called with a function `gradient` that returns the gradient of the record's loss at a point. For a
+                message with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, [d], or None in a run without noise.
             key: random key of the round, for random choices other than the noise.
@@ -291,9 +295,9 @@ class MessagePrivacy(Privacy):
 
         Args:
             problem: the optimisation problem.
-            machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
-                gradient of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x,
-                y)`, which returns both gradients.
+            machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`.
+                It is called with a function `gradient` that returns the gradient of the record's loss at a point. For a
+                message with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
             inputs: the round's participants and their records.
             bound: bound on the L2 norm to which each record's message is clipped, or None.
         """
@@ -333,8 +337,8 @@ class MessagePrivacy(Privacy):
             inputs: the round's participants and their records.
             noise: the round's noise, or None in a run without noise. It is not added. By default, it only matters if
                 `clip` is None: messages are then clipped to `limits.bound` in a run with noise, otherwise not at all.
-            limits: `limits.reads` is what the server reads of the messages, such as `Mean()`. `limits.bound` is the
-                bound on a message's norm that the loss or the algorithm states, or None.
+            limits: `limits.reads` is what the server reads, such as `Mean()` for the mean of messages. `limits.bound`
+                is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -372,7 +376,8 @@ class MessagePrivacy(Privacy):
             state: state of the noise before the round.
             drawn: the mechanism's sample for the round.
             noise_std: calibrated noise of the run.
-            reads: function of the messages that the server reads, such as `Mean()`.
+            reads: what the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
+                running sum of these means over rounds.
             host_noise: the round's part of noise that was sampled on the host before the run, or None.
         """
         return state, jax.tree.map(lambda z: noise_std * z, drawn)
@@ -380,12 +385,13 @@ class MessagePrivacy(Privacy):
     def of_message(self, own_noise: Any, reads: Reads) -> Any:
         """Return the noise that is part of each participant's message, for transcripts; [per_round, d].
 
-        By default, it is `own_noise`. A subclass overrides this function if its mechanism returns the noise in another
-        form.
+        A transcript is the record of all messages of a run. By default, the result is `own_noise`. A subclass overrides
+        this function if its mechanism returns the noise in another form.
 
         Args:
             own_noise: noise that the mechanism sampled separately for each participant, [per_round, d].
-            reads: function of the messages that the server reads, such as `Mean()`.
+            reads: what the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
+                running sum of these means over rounds.
         """
         return own_noise
 
@@ -481,12 +487,26 @@ class MessagePrivacy(Privacy):
         """
 
     def planned(self, facts: RunFacts) -> dict[str, Any]:
-        """Return settings of this object that calibration computes before the noise, by name. Default: none.
+        """Return new values for attributes of this object that must be set before the noise is calibrated.
 
-        They depend on the problem and on the participation schedule, but not on the noise.
+        Calibration calls it first. It then continues with a copy of this object in which the returned values replace
+        the attributes. An example is `{"epoch": 20.0}`, the number of rounds of an epoch. Default: {}, no change.
+
+        Args:
+            facts: facts of the run, such as the problem and the participation schedule.
         """
         return {}
 
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
-        """Return settings of this object that calibration computes from the noise, by name. Default: none."""
+        """Return new values for attributes of this object that depend on the calibrated noise.
+
+        Calibration calls it after it has found `noise_std`. The run then uses a copy of this object in which the
+        returned values replace the attributes. For example, noise that consists of random bits can return their number,
+        `{"trials": 300}`. Default: {}, no change.
+
+        Args:
+            facts: facts of the run, such as the problem and the participation schedule.
+            noise_std: calibrated noise of the run, usually a standard deviation.
+            target: the privacy target of the calibration, or a `noise_std` that the user gave instead.
+        """
         return {}

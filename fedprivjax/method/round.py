@@ -92,9 +92,10 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
 
     Args:
         problem: the optimisation problem.
-        machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
-            of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x, y)`, which
-            returns both gradients. The message must be linear in the gradients.
+        machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`. It is
+            called with a function `gradient` that returns the gradient of the record's loss at a point. For a message
+            with two gradients, `gradient(x, y)` returns the pair of gradients at x and y. The message must be linear in
+            the gradients.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm of a record's message, or None.
 
@@ -149,9 +150,9 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
 
     Args:
         problem: the optimisation problem.
-        machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
-            of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x, y)`, which
-            returns both gradients.
+        machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`. It is
+            called with a function `gradient` that returns the gradient of the record's loss at a point. For a message
+            with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm to which each record's message is clipped, or None.
     """
@@ -183,9 +184,9 @@ def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
 
     Args:
         problem: the optimisation problem.
-        machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the gradient
-            of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x, y)`, which
-            returns both gradients.
+        machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`. It is
+            called with a function `gradient` that returns the gradient of the record's loss at a point. For a message
+            with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
         examples: features and labels (or other data) of the records, leaves with a leading axis.
     """
     return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)

@@ -70,7 +70,8 @@ class BitMean(PrivateMean):
         vector_sum: the private sum with its numbers of levels and noise bits; set by calibration.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against an adversary who sees a round's bits without their senders.
-    It holds for any algorithm whose `reads` is `Mean()`.
+    It holds for every algorithm whose server reads the mean of a round's messages: the attribute `reads` of the
+    algorithm must be `Mean()`, which is the default.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -109,9 +110,9 @@ class BitMean(PrivateMean):
 
         Args:
             problem: the optimisation problem.
-            machine: computes the message of one record, called as `machine(gradient)`. Here `gradient(w)` is the
-                gradient of the record's loss at w. An algorithm that needs it at two points x and y calls `gradient(x,
-                y)`, which returns both gradients.
+            machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`.
+                It is called with a function `gradient` that returns the gradient of the record's loss at a point. For a
+                message with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
             inputs: the round's participants and their records.
             noise: the round's noise bits, from `round_noise`, or None in a run without noise.
             key: random key of the round, for the random rounding.
@@ -152,8 +153,8 @@ class BitMean(PrivateMean):
             message: message of one record.
             inputs: the round's participants and their records.
             noise: the round's noise bits, or None in a run without noise.
-            limits: `limits.reads` is what the server reads of the messages, such as `Mean()`. `limits.bound` is the
-                bound on a message's norm that the loss or the algorithm states, or None.
+            limits: `limits.reads` is what the server reads, such as `Mean()` for the mean of messages. `limits.bound`
+                is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for the random rounding.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -179,7 +180,7 @@ class BitMean(PrivateMean):
             state: returned unchanged.
             drawn: the mechanism's sample for the round.
             noise_std: calibrated noise σ.
-            reads: function of the messages that the server reads, here `Mean()`.
+            reads: what the server reads, always `Mean()`: the mean of the round's messages.
             host_noise: the round's binomial noise if it was sampled on the host before the run, otherwise None.
         """
         return state, drawn.noise(noise_std, self.vector_sum, host_noise)

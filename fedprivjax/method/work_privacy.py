@@ -327,11 +327,14 @@ class WorkPrivacy(Privacy):
         return None
 
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
-        """Return settings of this object that calibration computes from the noise, by name. Default: none.
+        """Return new values for attributes of this object that depend on the calibrated noise.
+
+        Calibration calls it after it has found `noise_std`. The run then uses a copy of this object in which the
+        returned values replace the attributes. Default: {}, no change.
 
         Args:
             facts: facts of the run, such as the problem and the participation schedule.
-            noise_std: calibrated noise.
+            noise_std: calibrated noise of the run, usually a standard deviation.
 
         Raises:
             Refusal: if the noise is not possible with this object's settings.

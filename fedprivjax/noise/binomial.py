@@ -26,18 +26,20 @@ EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total varia
 
 
 class HostNoise(NamedTuple):
-    """Binomial noise of a whole run, sampled on the host and centred at its mean.
+    """Binomial noise of a whole run with mean 0, sampled on the host: `integers − remainder`.
 
-    A user encodes a number as bits, and adds random noise bits to them. Z is the number of ones among the m noise bits
-    of a round, each of which is 1 with probability p. The noise is Z − m·p, in units of one bit. The mean m·p need not
-    be an integer, so the noise is stored as an integer and a remainder: Z − m·p = `noise − remainder`.
+    A user encodes a number as bits, and adds random noise bits to them. Let Z be the number of ones among the m noise
+    bits of all users in a round, each of which is 1 with probability p. The noise is Z − m·p, in units of one bit. It
+    is stored as the difference of two parts:
+
+        Z − m·p = (Z − ⌊m·p⌋) − (m·p − ⌊m·p⌋) = `integers − remainder`
 
     Attributes:
-        noise: Z − ⌊m·p⌋, int32, shape [rounds, d] for vectors of d coordinates.
-        remainder: m·p − ⌊m·p⌋, in [0, 1); float64, shape [rounds].
+        integers: Z − ⌊m·p⌋, int32, shape [rounds, d] for vectors of d coordinates.
+        remainder: m·p − ⌊m·p⌋, in [0, 1); float64, shape [rounds]. It is 0 if the mean m·p is an integer.
     """
 
-    noise: np.ndarray
+    integers: np.ndarray
     remainder: np.ndarray
 
 
@@ -46,8 +48,7 @@ def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: f
 
     The noise is for protocols in which users add random bits to their messages. Z is the number of ones among the m
     noise bits of a round, each of which is 1 with probability p: Z ~ Binomial(m, p). The noise Z − m·p has mean 0. The
-    mean m·p need not be an integer, so the result has two parts: the integer Z − ⌊m·p⌋, and the remainder m·p − ⌊m·p⌋,
-    which is to be subtracted.
+    result has two parts, whose difference is the noise: the integer Z − ⌊m·p⌋, and the remainder m·p − ⌊m·p⌋.
 
     Args:
         stream: seed of the random numbers, from `plan.seeds.binomial_stream`.
@@ -56,8 +57,8 @@ def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: f
         dimension: d, number of coordinates.
 
     >>> from fedprivjax.plan.seeds import binomial_stream
-    >>> noise, remainder = sample_binomial_noise(binomial_stream(0), [10**10, 5], 0.5, 3)
-    >>> noise.dtype.name, noise.shape, remainder.tolist()
+    >>> integers, remainder = sample_binomial_noise(binomial_stream(0), [10**10, 5], 0.5, 3)
+    >>> integers.dtype.name, integers.shape, remainder.tolist()
     ('int32', (2, 3), [0.0, 0.5])
     """
     totals = _checked_totals(totals, probability)
@@ -184,7 +185,7 @@ class BitDraw:
             return BitNoise(scale, key=self.key)
         of_mean = sums.unit / self.messages
         if host_noise is not None:
-            return BitNoise(scale, host_noise.noise, host_noise.remainder, of_mean)
+            return BitNoise(scale, host_noise.integers, host_noise.remainder, of_mean)
         return BitNoise(scale, rounded_normal(self.normal, scale * jnp.sqrt(self.messages) / sums.unit), 0.0, of_mean)
 
 

@@ -119,10 +119,13 @@ class Mechanism(Decorated):
         return memory, None
 
     def align(self, others: Sequence[Any]) -> list[Any]:
-        """Return mechanisms of several seeds with arrays padded to equal shapes, so that `vmap` can run over them.
+        """Return the given mechanisms, in the same order, with arrays padded to equal shapes for `vmap`.
+
+        By default, the mechanisms are returned unchanged. A subclass whose arrays have different shapes for different
+        seeds returns copies in which the arrays are padded to the largest shape.
 
         Args:
-            others: mechanisms of the same class, one per seed.
+            others: mechanisms of this class, one per seed, with this mechanism among them.
         """
         return list(others)
 

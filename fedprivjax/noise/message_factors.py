@@ -96,18 +96,20 @@ class Toeplitz(SumFactor):
 
 @dataclass(frozen=True)
 class Optimal(SumFactor):
-    """Factor fitted to nearly the least noise in the iterates that the protocol reports, on average over rounds.
+    """Correlated noise of a machine's messages, with nearly the least noise in the method's iterates.
 
-    It correlates the noise over the messages of a machine. The fit starts from `Toeplitz(0.7)`. It minimises the noise
-    of all machines together, for the rounds in which they send messages. Slow fits are cached on disk.
+    A machine has increments s_1, s_2, …, one for each message. It sends s + σ·F⁻¹ξ, with independent standard normals ξ
+    and the machine's calibrated noise σ. The server computes iterates from the messages of all machines. F is the
+    result of a numerical optimisation, which minimises the variance of the noise in the iterates that the protocol
+    reports, on average over all rounds. It depends on the rounds in which machines take part. The columns of F have
+    norm 1. Slow computations are cached on disk.
 
     If half of 100 machines send in each of 1200 rounds, the noise is 10% smaller than with `Toeplitz(0.7)`. If a
-    quarter of the machines takes part with daily cycles, it is 11% smaller. A fit that assumes equal intervals between
-    a machine's messages would have about 1% more noise in the first case, and 5% more in the second.
+    quarter of the machines takes part with daily cycles, it is 11% smaller.
 
     Attributes:
-        iterations: largest number of iterations of the fit. After 30, the noise is within a few per cent of the
-            optimum.
+        iterations: largest number of iterations of the optimisation, which starts from `Toeplitz(0.7)`. After 30, the
+            noise is within a few per cent of the optimum.
     """
 
     iterations: int = 30

@@ -155,7 +155,8 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
             Leave it out if `epsilon` is a list.
         batch: K, number of local steps in a round. Each step uses one record.
-        sampler: sampler of the K records: "replacement", "disjoint", or a `Sampler` of either kind.
+        sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
+            whole run. A custom `Sampler` must also do one of the two.
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.

@@ -46,7 +46,7 @@ def misfit(counts, total, probability) -> float:
 
 
 def by_host_noise(total, probability):
-    noise = sample_binomial_noise(binomial_stream(5), [total], probability, DRAWS).noise[0]
+    noise = sample_binomial_noise(binomial_stream(5), [total], probability, DRAWS).integers[0]
     return noise + int(np.floor(total * probability))
 
 
@@ -106,7 +106,7 @@ def test_host_noise_follows_the_totals_of_its_rounds():
 
 def test_host_noises_repeat_and_differ_over_seeds_and_members():
     def host_noise(*of):
-        return sample_binomial_noise(binomial_stream(*of), np.full(4, 10**6), 0.4, 5).noise
+        return sample_binomial_noise(binomial_stream(*of), np.full(4, 10**6), 0.4, 5).integers
 
     seeds = Seeds(1, 1, 1)
     sources = [(1,), (2,), (configuration_seed(seeds, 0),), (configuration_seed(seeds, 1),)]

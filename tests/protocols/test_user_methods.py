@@ -45,7 +45,7 @@ def in_bits(start):
         slots = np.zeros((present.shape[1], FEATURES), np.float32)
         slots[present[t % len(present)]] = rows
         rounded = sums.rounded(protocol_key(start.key, np.int32(t + 1)), slots)[present[t % len(present)]]
-        noise = np.float64(host_noise.noise[t]) - host_noise.remainder[t]
+        noise = np.float64(host_noise.integers[t]) - host_noise.remainder[t]
         return 2 * sums.bound / sums.levels * (np.asarray(rounded).sum(axis=0) - len(rows) * sums.levels / 2 + noise)
 
     return estimate

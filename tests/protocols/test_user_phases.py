@@ -39,7 +39,7 @@ def estimates(start):
         padded = np.zeros((start.plan.size.per_round, FEATURES), np.float32)
         padded[: len(rows)] = rows
         rounded = np.asarray(sums.rounded(protocol_key(start.key, t + 1), padded))[: len(rows)].sum(axis=0)
-        noise = np.float64(host_noise.noise[t]) - host_noise.remainder[t]
+        noise = np.float64(host_noise.integers[t]) - host_noise.remainder[t]
         return 2 * sums.bound / sums.levels * (rounded - len(rows) * sums.levels / 2 + noise)
 
     return estimate

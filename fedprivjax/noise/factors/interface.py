@@ -125,9 +125,11 @@ class Factor:
         Args:
             over: for a factor over rounds, the participation schedule, without anything secret. For a factor over
                 messages, their number.
-            workload: None for a factor over rounds. For a factor over messages, a function from their number n to a
-                matrix V, float64 [n, n]. It is used if F is fitted to the method: `tr(V·(FᵀF)⁻¹)` is the noise variance
-                that the fit minimises. A method that uses W·s of the messages s has V = WᵀW.
+            workload: None for a factor over rounds. For a factor over messages, a function that returns a matrix V,
+                float64 [n, n], for n messages of a machine. V describes how the method uses these messages. For
+                example, if its iterates are the linear combinations W·x, then V = WᵀW. The noise of the iterates has
+                variance `σ²·tr(V·(FᵀF)⁻¹)`, summed over rounds. An F that is fitted to the method minimises it.
+                Factors that are not fitted ignore this argument.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
 
@@ -174,10 +176,12 @@ class Factor:
     def squares(self, uses: Uses, rounds: int, alpha: float, epoch: float | None = None) -> np.ndarray:
         """Return the squared exposure of every record, float64 [records].
 
-        The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. A run is as private as a release of F·x + σξ,
-        with the factor's matrix F for this α, independent standard normals ξ, and σ = `noise_std`. In every round that
-        uses a record with weight w, the record can change x_t by any vector of norm at most w. Its exposure is the
-        largest L2 norm by which it can change F·x.
+        The exposure of a record is the largest L2 norm by which the record can change F·x. Here F is the factor's
+        matrix for this α. The entry x_t is a vector that is computed from the records of round t, without noise. In
+        every round that uses the record with weight w, the record can change x_t by any vector of norm at most w.
+
+        A run is as private as a release of F·x + σξ, with independent standard normals ξ and σ = `noise_std`. From this
+        release, the method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
 
         Args:
             uses: which rounds use which record, with which weight.
@@ -190,15 +194,17 @@ class Factor:
     def contributions(
         self, used: np.ndarray, weight: np.ndarray, rounds: int, alpha: float, epoch: float | None = None
     ) -> np.ndarray:
-        """Return the largest change of each release by one record, divided by its noise; float64 [releases].
+        """Return the sensitivity of each release to one record, for unit noise; float64 [releases].
 
-        The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. For `noise_std` = 1, a run is as private as a
-        release of F·x + ξ, with the factor's matrix F for this α and independent standard normals ξ. The record can
-        change x_t by any vector of norm at most its weight in round t. Each entry of F·x + ξ is one release. Changes
-        are L2 norms, and noise is a standard deviation.
+        For `noise_std` = 1, a run is as private as a release of F·x + ξ, with the factor's matrix F for this α and
+        independent standard normals ξ. The entry x_t is a vector that is computed from the records of round t, without
+        noise. The record can change x_t by any vector of norm at most its weight in round t.
 
-        The squares of the result sum to the record's squared exposure, which `squares` returns. The default returns a
-        single number, the exposure, as if there were one release.
+        Each entry of F·x + ξ is one release. Its sensitivity is the largest L2 norm by which the record can change it.
+        The squares of all sensitivities must sum to the record's entry in the result of `squares`.
+
+        The default returns only one number, shape [1]. It is the largest L2 norm by which the record can change all of
+        F·x, which then counts as a single release.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].

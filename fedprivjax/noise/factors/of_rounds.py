@@ -32,9 +32,13 @@ log = logging.getLogger("fedprivjax")
 class RoundFactor(Factor):
     """Base class of matrices F that correlate a trusted server's noise over its rounds.
 
-    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. A subclass is
-    a frozen dataclass of static settings that defines `matrix(schedule)`. The scale of F does not matter: twice the
-    matrix has twice the sensitivity, and so gets twice the σ for the same privacy.
+    Let x_t be the sum of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
+    and σ = `noise_std`. The noise of a round is an entry of σ·F⁻¹ξ, so it is correlated with the noise of other rounds.
+    The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ.
+
+    A subclass is a frozen dataclass of static settings that defines `matrix(schedule)`. It returns F: lower triangular,
+    float64, shape [rounds, rounds]. The scale of F does not matter. For example, 2F has twice the sensitivity of F, so
+    calibration doubles σ, and the noise stays the same.
     """
 
     stated: ClassVar[Stated] = Stated(
@@ -144,10 +148,10 @@ class OptimalFactor(RoundFactor):
 class Banded(RoundFactor):
     """Noise of a trusted server that is correlated over `bands` successive rounds, by a banded Toeplitz matrix F.
 
-    The server releases F·x + σξ, where x_t is the sum of messages in round t, ξ are independent normals and σ is
-    `noise_std`. F depends only on the number of rounds. It is optimised for little noise in the running sums of x. If a
-    machine's rounds are at least `bands` apart, its k rounds together lose at most as much privacy as k releases with
-    independent noise of standard deviation σ.
+    Let x_t be the sum of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
+    and σ = `noise_std`. This is as private as a release of F·x + σξ. F depends only on the number of rounds. It is
+    optimised for little noise in the running sums of x. If a machine's rounds are at least `bands` apart, its k rounds
+    together lose at most as much privacy as k releases with independent noise of standard deviation σ.
 
     Source: Choquette-Choo et al. 2023.
 
@@ -178,10 +182,11 @@ class Banded(RoundFactor):
 class BLT(RoundFactor):
     """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F. Each buffer stores one vector.
 
-    The server releases F·x + σξ with independent normals ξ, where x_t is the sum of messages in round t. Buffer i has
-    the decay θ_i and the scale s_i. Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the
-    diagonal down. The parameters are those of jax_privacy's `BufferedToeplitz`. Its function
-    `buffered_toeplitz.optimize` fits them to a number of rounds.
+    Let x_t be the sum of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
+    and σ = `noise_std`. This is as private as a release of F·x + σξ. Buffer i has the decay θ_i and the scale s_i.
+    Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters
+    are those of jax_privacy's `BufferedToeplitz`. Its function `buffered_toeplitz.optimize` fits them to a number of
+    rounds.
 
     Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 

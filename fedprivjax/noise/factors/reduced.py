@@ -114,16 +114,23 @@ class ReducedTrees:
     * d_t = a_t − a_{t−N}, the difference of this gradient and the one at the previous anchor, for the same records;
     * r_t, the residual: the gradient at the current iterate minus a_t.
 
-    Each of these three sequences has a binary tree over rounds. A node of a tree is a weighted sum over its rounds, and
-    has independent noise. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t, where γ is the
-    argument `reset_rate` of the methods. If steps are short, one record changes d_t and r_t less than a_t, so their
-    nodes need less noise. If steps are long, it may change them by up to twice as much as a_t. `Groups` describes which
-    nodes have equal noise.
+    The momentum is a weighted sum of gradients over rounds, computed from noisy sums of a and r. Each of the sequences
+    a, d and r has a binary tree over rounds. A node is a weighted sum over its rounds, with independent noise.
+
+    A noisy sum of a over the last N rounds can be computed in two ways: from nodes of a alone, or as the noisy sum that
+    was used N rounds before plus nodes of d. Before round 2N, the first way is used. From round 2N on, the sum is γ
+    times the result of the first way plus 1 − γ times that of the second. The methods have the argument `reset_rate`
+    for γ.
+
+    If steps are short, one record changes d_t and r_t less than a_t, so their nodes need less noise. If steps are long,
+    it may change them by up to twice as much as a_t. `Groups` describes which nodes have equal noise.
 
     Attributes:
         epoch: N, number of rounds of an epoch.
 
-    The example returns the squared sensitivity of each group of nodes to a record that is used in round 1:
+    The example returns the squared sensitivity of the five groups of nodes to a record that is used in round 1. It
+    changes three nodes of the first tree by 1. With drift = 0.1, the record's gradients at iterates k steps apart
+    differ by at most 0.1·k times the bound on a gradient's norm:
 
     >>> uses = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
@@ -191,8 +198,10 @@ class ReducedTrees:
             uses: which rounds use which record, with which weight.
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ, from 0 to 1. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t. With
-                γ = 1, nodes of d are not used. With γ = 0, the second group is not used.
+            reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
+                Here A is the sum of the nodes of a that cover these rounds. S is the noisy sum of a that was used N
+                rounds before, plus the sum of the nodes of d that cover the last N rounds. With γ = 1, nodes of d are
+                not used. With γ = 0, the second group is not used.
             drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm of one record. Two gradients
                 of a record, at iterates k steps apart, differ by at most C·min(k·drift, 2).
         """
@@ -224,7 +233,7 @@ class ReducedTrees:
         drift: float,
         stds: Groups,
     ) -> np.ndarray:
-        """Return the largest change of each tree node by one record, divided by its noise; float64 [nodes].
+        """Return each tree node's largest change by one record, divided by the node's noise; float64 [nodes].
 
         All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
         the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
@@ -237,8 +246,10 @@ class ReducedTrees:
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ, from 0 to 1. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t. With
-                γ = 1, nodes of d are not used. With γ = 0, nodes of a whose last round is after 2N are not used.
+            reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
+                Here A is the sum of the nodes of a that cover these rounds. S is the noisy sum of a that was used N
+                rounds before, plus the sum of the nodes of d that cover the last N rounds. With γ = 1, nodes of d are
+                not used. With γ = 0, nodes of a whose last round is after 2N are not used.
             drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm of one record. Two gradients
                 of a record, at iterates k steps apart, differ by at most C·min(k·drift, 2).
             stds: standard deviation of the noise of each group of nodes, as `Groups` defines them.
@@ -289,8 +300,10 @@ class ReducedTrees:
         nodes of a, the same two groups for d, and all nodes of r.
 
         Args:
-            reset_rate: γ, from 0 to 1. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t. With
-                γ = 1, the nodes of d are never used. With γ = 0, the second group is never used.
+            reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
+                Here A is the sum of the nodes of a that cover these rounds. S is the noisy sum of a that was used N
+                rounds before, plus the sum of the nodes of d that cover the last N rounds. With γ = 1, the nodes of d
+                are never used. With γ = 0, the second group is never used.
         """
         return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
 
@@ -308,7 +321,9 @@ class ReducedTrees:
         Args:
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ, from 0 to 1. From round 2N on, γ·a_t + (1 − γ)·(a_{t−N} + d_t) takes the place of a_t.
+            reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
+                Here A is the sum of the nodes of a that cover these rounds. S is the noisy sum of a that was used N
+                rounds before, plus the sum of the nodes of d that cover the last N rounds.
         """
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)

@@ -96,13 +96,16 @@ class Tree(Factor):
     sums have 1.35 times the variance of independent noise. If machines take turns, they have 0.67 times this variance.
 
     Attributes:
-        nodes: "uniform" gives every node the same noise. "sensitivity" gives a node noise in proportion to the largest
-            change of the node by one record, if all epochs use the records in the same order.
+        nodes: "uniform" gives every node the same noise. "sensitivity" makes the standard deviation of a node's noise
+            proportional to the largest change of the node by one record. This change is computed as if every record
+            were used once per epoch, always in the same order, so the method must have epochs. The guarantee itself
+            counts the actual uses of each record.
         restart: number of rounds after which a new tree begins. The noise of finished trees stays in later sums. None
             is one tree for all rounds.
 
     The examples compute the squared norm by which one record changes all nodes together. The record changes the vectors
-    of the rounds that use it by a norm of 1:
+    of the rounds that use it by a norm of 1. In sums, a vector that is k rounds old has weight (1 − alpha)^k, so
+    alpha = 0 gives running sums:
 
     >>> once = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
     >>> Tree().squares(once, rounds=4, alpha=0.0).tolist()  # the nodes of the rounds 1, 1 to 2, and 1 to 4
@@ -185,7 +188,7 @@ class Tree(Factor):
         return squares
 
     def contributions(self, used, weight, rounds, alpha, epoch=None) -> np.ndarray:
-        """Return the largest change of each tree node by one record, divided by its noise; float64 [nodes].
+        """Return each tree node's largest change by one record, divided by the node's noise; float64 [nodes].
 
         A node is the sum Σ_t (1 − α)^{z−t}·x_t over its rounds t, of which z is the last. The record can change x_t by
         any vector of norm at most its weight in round t. Changes are L2 norms, and noise is a standard deviation for
