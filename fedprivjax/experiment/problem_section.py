@@ -15,7 +15,7 @@ from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.datasets.preparation import is_table, prepared_by, read_columns
 from fedprivjax.experiment.names import Unimported, object_of, of_results, resolve
 from fedprivjax.experiment.section import THEORY, Reflected, sections
-from fedprivjax.features import FeatureMap, as_maps
+from fedprivjax.features import MAPS, FeatureMap
 from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
 from fedprivjax.problem.convolutions import Convolutions
 from fedprivjax.problem.linear_loss import LinearLoss
@@ -216,13 +216,6 @@ def feature_maps(given: Any, context: Mapping[str, Any] | None = None) -> tuple[
     >>> feature_maps(["pooling", {"kind": "unit_norm"}])
     (Pooling(size=2), UnitNorm())
     """
-    found = [_own(each, context) for each in given] if isinstance(given, list) else _own(given, context)
-    return as_maps(found)
-
-
-def _own(given: Any, context: Mapping[str, Any] | None) -> Any:
-    """Return the object of a custom map, and the settings of a built-in one unchanged."""
-    path = given.get("kind") if isinstance(given, Mapping) else given
-    if not isinstance(path, str) or ":" not in path:
-        return given
-    return object_of("feature map", given, {}, FeatureMap, context, "a feature map must be a name")
+    wanted = "a feature map must be a name, or a table with its name as kind"
+    each = given if isinstance(given, list) else [given]
+    return tuple(object_of("feature map", one, MAPS, FeatureMap, context, wanted) for one in each)

@@ -4,7 +4,7 @@ The cache has one file for each dataset and chain of maps, written atomically in
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedprivjax.checks.decorated import require_decorated
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import called, require_choice
+from fedprivjax.checks.values import called, of_table
 from fedprivjax.datasets.dataset import Dataset
 from fedprivjax.disk_cache import cache_folder, code_digest, digest, read, try_write
 from fedprivjax.features.maps import Constant, FeatureMap, GroupNorm, Pooling, Shape, UnitNorm
@@ -48,7 +48,7 @@ def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
     (Scattering(scales=2, angles=8, order=2), GroupNorm(groups=27, floor=1e-05))
     >>> as_maps("scatering")
     Traceback (most recent call last):
-    fedprivjax.Refusal: unknown feature map 'scatering', did you mean 'scattering'? (known: ...)
+    fedprivjax.Refusal: unknown kind of feature map 'scatering', did you mean 'scattering'? (known: ...)
     """
     one = isinstance(said, FeatureMap | str | Mapping)
     if not (one or isinstance(said, Sequence)):
@@ -65,14 +65,7 @@ def as_map(said: Any) -> FeatureMap:
     if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
         shown = repr(dict(said)) if isinstance(said, Mapping) else called(said)
         raise Refusal(f"a feature map must be a name, or a table with its name as kind, got {shown}")
-    kind, settings = table["kind"], {name: value for name, value in table.items() if name != "kind"}
-    require_choice("feature map", kind, MAPS)
-    names = [each.name for each in fields(MAPS[kind])]  # pyright: ignore[reportArgumentType]
-    for name in settings:
-        if not names:
-            raise Refusal(f"feature map {kind!r} takes no settings, got {name!r}")
-        require_choice(f"setting of feature map {kind}", name, names)
-    return MAPS[kind](**settings)
+    return of_table("feature map", table, MAPS)
 
 
 def built_in(each: FeatureMap) -> bool:

@@ -119,8 +119,8 @@ def test_tiny_maps_few_records():
     ("problem", "message"),
     [
         ({"features": ["poling"]}, "unknown feature map 'poling', did you mean 'pooling'?"),
-        ({"features": [{"kind": "pooling", "by": 2}]}, "unknown setting of feature map pooling 'by'"),
-        ({"features": 3}, "features must be a list of maps, such as ['scattering', 'unit_norm'], got 3"),
+        ({"features": [{"kind": "pooling", "by": 2}]}, "unknown option of feature map pooling 'by'"),
+        ({"features": 3}, "a feature map must be a name, or a table with its name as kind, got 3"),
         ({"feature": ["pooling"]}, "unknown key in [problem] 'feature', did you mean 'features'?"),
         ({"picture": [8]}, "picture must be [height, width] or [height, width, channels], got [8]"),
         ({"features": ["mine:scale"]}, "unknown feature map in mine 'scale', did you mean 'Scaled'?"),

@@ -84,9 +84,9 @@ def test_a_custom_map_must_state_its_bound():
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("polling", "unknown feature map 'polling', did you mean 'pooling'?"),
-        ([{"kind": "pooling", "sise": 2}], "unknown setting of feature map pooling 'sise', did you mean 'size'?"),
-        ([{"kind": "unit_norm", "size": 2}], "feature map 'unit_norm' takes no settings, got 'size'"),
+        ("polling", "unknown kind of feature map 'polling', did you mean 'pooling'?"),
+        ([{"kind": "pooling", "sise": 2}], "unknown key of feature map 'pooling' 'sise', did you mean 'size'?"),
+        ([{"kind": "unit_norm", "size": 2}], "unknown key of feature map 'unit_norm' 'size'"),
         ([{"size": 2}], "a feature map must be a name, or a table with its name as kind, got {'size': 2}"),
         ([3], "a feature map must be a name, or a table with its name as kind, got 3"),
         (3, "features must be a list of maps, such as ['scattering', 'unit_norm'], got 3"),
