@@ -122,7 +122,9 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
         for name, field in thing.model_fields.items():
             if not field.exclude and (name != "kind" or field.is_required()):
                 made = field.get_default(call_default_factory=True)
-                yield name, type_text(field.annotation), _default(_of_maker(thing, name) if made is None else made)
+                if made is None and issubclass(thing, Reflected) and name in thing.keys:
+                    made = arguments(thing.maker)[name].default
+                yield name, type_text(field.annotation), _default(made)
     elif inspect.isclass(thing):
         hints = inspect.get_annotations(thing, eval_str=False)
         for field in fields(thing):  # pyright: ignore[reportArgumentType]  # a dataclass
@@ -137,11 +139,6 @@ def _declared(thing: Any) -> Iterator[tuple[str, str, str]]:
         for name, each in inspect.signature(thing).parameters.items():
             if name not in HIDDEN and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
                 yield name, type_text(each.annotation), _default(each.default)
-
-
-def _of_maker(section: type[BaseModel], key: str) -> Any:
-    """Return the default of the argument that a section's key is passed to, or None if there is none."""
-    return arguments(section.maker)[key].default if issubclass(section, Reflected) and key in section.keys else None
 
 
 def _default(value: Any) -> str:

@@ -23,7 +23,6 @@ from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.protocol_section import labelled
 from fedprivjax.experiment.section import STRUCTURAL, Imported, refuse
 from fedprivjax.experiment.settings import Experiment, ProblemSettings, SweepSettings
-from fedprivjax.features.mapped import as_picture
 from fedprivjax.privacy.target import LEVELS, NO_TARGET, SET_TARGET, UNLIMITED
 from fedprivjax.problem.checks import require_constraint
 
@@ -61,8 +60,6 @@ def _check_labels(labels: list[str]) -> None:
 
 
 def _check_problem(problem: ProblemSettings) -> None:
-    if problem.picture is not None:
-        as_picture(problem.picture)
     if problem.radius is not None and problem.constraint is not None:
         raise Refusal(f"problem.radius must be left out next to a constraint, got {problem.radius}")
     if problem.model is not None and problem.loss is not None and problem.loss.smoothing is not None:

@@ -1,6 +1,7 @@
 """Comparison of results with published or expected numbers, cell by cell."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,9 +150,8 @@ def _cells(expected: Expected, best: Mapping[str, xr.Dataset]) -> list[Cell]:
     data = best[expected.protocol]
     grid = _values(data, expected, expected.iterate).isel(first, drop=True)
     names = [str(name) for name in grid.dims]
-    stacked = grid.stack(cell=names) if names else None
-    points = [()] if stacked is None else stacked["cell"].values
-    return [Cell(at={name: float(value) for name, value in zip(names, point, strict=True)}) for point in points]
+    points = product(*(grid[name].values.astype(float).tolist() for name in names))
+    return [Cell(at=dict(zip(names, point, strict=True))) for point in points]
 
 
 def _judge(expected: Expected, cell: Cell, best: Mapping[str, xr.Dataset]) -> Verdict:

@@ -122,7 +122,6 @@ def test_tiny_maps_few_records():
         ({"features": [{"kind": "pooling", "by": 2}]}, "unknown option of feature map pooling 'by'"),
         ({"features": 3}, "a feature map must be a name, or a table with its name as kind, got 3"),
         ({"feature": ["pooling"]}, "unknown key in [problem] 'feature', did you mean 'features'?"),
-        ({"picture": [8]}, "picture must be [height, width] or [height, width, channels], got [8]"),
         ({"features": ["mine:scale"]}, "unknown feature map in mine 'scale', did you mean 'Scaled'?"),
         ({"features": ["mine:nothing"]}, "feature map 'mine:nothing' must be a FeatureMap, got 3"),
         ({"features": ["mine:times"]}, "feature map 'mine:times' must be given its options in its table, got missing"),
@@ -141,6 +140,7 @@ def test_a_files_mistakes(place, problem, message):
     ("problem", "message"),
     [
         ({"features": [{"kind": "pooling", "size": 3}]}, "pooling size must divide the picture's sides (8×8), got 3"),
+        ({"picture": [8]}, "picture must be [height, width] or [height, width, channels], got [8]"),
         ({"picture": [4, 16]}, "picture must be [8, 8, 1], as in the dataset, got [4, 16, 1]"),
         (
             {"dataset": "logistic", "options": {"examples": 24, "features": 3}, "features": ["scattering"]},
