@@ -143,7 +143,7 @@ def _user_file(name: str, folder: Path | None) -> str | None:
     return file if own and not installed else None
 
 
-def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type, place: str = "its table") -> Any:
+def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type) -> Any:
     """Return the object that an experiment file names by an import path, such as `module:Class`.
 
     A class or function is called with the options of the file. Any other object is returned unchanged.
@@ -154,7 +154,6 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
         found: the imported class, function or object.
         options: keyword arguments from the file.
         kind: class of which the result must be an instance.
-        place: place of the options in the file, for messages.
 
     Raises:
         Refusal: if options are unknown or missing, if an object that is not called has options, or if the result is not
@@ -172,7 +171,7 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
         try:
             inspect.signature(found).bind(**options)
         except TypeError as error:
-            raise Refusal(f"{what} {path!r} must be given its options in {place}, got {error}") from None
+            raise Refusal(f"{what} {path!r} must be given its options in its table, got {error}") from None
         one = found(**options)
     if not isinstance(one, kind):
         raise Refusal(f"{what} {path!r} must be a {kind.__name__}, got {one!r}")

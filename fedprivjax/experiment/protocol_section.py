@@ -263,7 +263,7 @@ def _pair_fields(raw: Mapping[str, Any], algorithm: type, context: Any) -> dict[
     table = settings[ALGORITHM]
     given = _without_value(algorithm, table) | table | _parts(kinds_of_parts(algorithm), table, context)
     parts = {
-        ALGORITHM: made("algorithm", raw["name"], algorithm, given, algorithm, "this table"),
+        ALGORITHM: made("algorithm", raw["name"], algorithm, given, algorithm),
         PRIVACY: _private(algorithm, settings[PRIVACY], context),
         **_parts({"adversary": Adversary}, settings, context),
     }
@@ -326,8 +326,6 @@ def _private(algorithm: type, table: Mapping[str, Any], context: Any) -> Any:
         raise Refusal(f"privacy {path!r} must be {needed}, got {kind!r}")
     if "__dataclass_fields__" not in vars(kind):
         raise without_decorator(kind)
-    for key in given:
-        require_choice("key of privacy", key, ["kind", *_names_of(kind)])
     if kind not in PRIVACY_KINDS.values():
         _require_numbers(kind, given, PRIVACY)
     if "work" in given or kind in (LocalPrivacy, IntegerSums):

@@ -118,7 +118,10 @@ REFUSED = {
     "of another": ('{ kind = "sign_sgd:OneSign" }', f"privacy 'sign_sgd:OneSign' {OTHER} <class"),
     "the base": ('{ kind = "mine:MessagePrivacy" }', f"privacy object MessagePrivacy {BARE}"),
     "decorator": ('{ kind = "mine:Bare" }', f"privacy object Bare {BARE}"),
-    "key": ('{ kind = "mine:Levelled", level = 1, clp = 1.0 }', "unknown key of privacy 'clp', did you mean 'clip'?"),
+    "key": (
+        '{ kind = "mine:Levelled", level = 1, clp = 1.0 }',
+        "unknown option of privacy mine:Levelled 'clp', did you mean 'clip'?",
+    ),
     "missing": ('{ kind = "mine:Levelled" }', "privacy.level must be given there, or swept"),
     "text": ('{ kind = "mine:Levelled", level = "x" }', NUMBER),
     "grid": ('{ kind = "mine:Levelled", level = 1 }\ngrid = { privacy.lvel = [1.0] }', "unknown key in its grid 'priv"),

@@ -204,7 +204,10 @@ REFUSED = {
     "no kind": ("privacy = { clip = 1.0 }", "unknown privacy 'None'"),
     "kind": ('privacy = { kind = "mesages" }', "unknown privacy 'mesages', did you mean 'messages'"),
     "of another": ('privacy = { kind = "local" }', "unknown privacy 'local'"),
-    "its key": ('privacy = { kind = "messages", cilp = 1.0 }', "unknown key of privacy 'cilp', did you mean 'clip'"),
+    "its key": (
+        'privacy = { kind = "messages", cilp = 1.0 }',
+        "unknown option of privacy messages 'cilp', did you mean 'clip'",
+    ),
     "its value": ('privacy = { kind = "messages", clip = -1.0 }', "clip must be positive, got -1.0"),
     "its noise": ('privacy = { kind = "messages", noise = "unifrm" }', "unknown noise_schedule 'unifrm'"),
     "key": (f"bta = 0.5\n{MESSAGES}", "unknown key 'bta', did you mean 'beta'"),
