@@ -188,15 +188,25 @@ def object_of(
         given: name or table, as in the file.
         known, context: as in `resolve`.
         base: class of the object.
+        wanted: as in `named`.
+    """
+    path, settings = named(given, wanted)
+    return made(what, path, resolve(what, path, known, context), settings, base)
+
+
+def named(given: Any, wanted: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of an object from its name, or a table of its `kind` and settings.
+
+    Args:
         wanted: beginning of the message about anything else.
+
+    >>> named({"kind": "adam", "b1": 0.9}, "server must be named")
+    ('adam', {'b1': 0.9})
     """
     table = given if isinstance(given, Mapping) else {"kind": given}
-    path = table.get("kind")
-    if not isinstance(path, str):
+    if not isinstance(table.get("kind"), str):
         raise Refusal(f"{wanted}, got {given!r}")
-    found = resolve(what, path, known, context)
-    settings = {str(key): value for key, value in table.items() if key != "kind"}
-    return made(what, path, found, settings, base)
+    return table["kind"], {str(key): value for key, value in table.items() if key != "kind"}
 
 
 def _module(what: str, name: str, folder: Path | None) -> ModuleType:

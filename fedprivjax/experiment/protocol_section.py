@@ -12,7 +12,7 @@ from fedprivjax.checks.decorated import without_decorator
 from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
-from fedprivjax.experiment.names import Unimported, made, object_of, of_results, resolve
+from fedprivjax.experiment.names import Unimported, made, named, object_of, of_results, resolve
 from fedprivjax.experiment.section import Settings, sections_with
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.encoders import ENCODERS, Encoder
@@ -54,7 +54,7 @@ class ProtocolSettings(Settings):
     sweep names the numbers of both as `algorithm.beta = [0.5, 0.9]` and `privacy.clip = [0.4, 1.6]`.
     A batch "moments" is Lowy & Razaviyayn's rule K = n·√ε/(2·√R) at every swept ε.
 
-    `server = { optimizer = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer or
+    `server = { kind = "adam", b1 = 0.9 }`, or `server = "adam"`, is a `ServerOptimizer`: an optax optimizer or
     schedule by name, or "module:name" of a factory, a transformation or a schedule. So is `local`.
     `update_clip = { start = 0.3, quantile = 0.5 }` is an `AdaptiveClip`. A grid or a sweep names their numbers as
     `server.b1 = [0.5, 0.9]`. `encoder = { kind = "quantiser", levels = 16 }` is an `Encoder`: one of `ENCODERS`, or
@@ -220,10 +220,7 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
             return object_of(base.kind, given, known, base, context, wanted)  # type: ignore[attr-defined]
     if not issubclass(kind, ServerOptimizer):
         return kind(**given) if isinstance(given, Mapping) else given
-    table = given if isinstance(given, Mapping) else {"optimizer": given}
-    if not isinstance(table.get("optimizer"), str):
-        raise Refusal(f'{field} must name its optimizer, such as {{ optimizer = "adam", b1 = 0.9 }}, got {given!r}')
-    path, settings = table["optimizer"], {str(key): value for key, value in table.items() if key != "optimizer"}
+    path, settings = named(given, f'{field} must name its kind, such as {{ kind = "adam", b1 = 0.9 }}')
     factory = resolve("optimiser", path, {}, context) if ":" in path else factory_of(path)
     return kind(factory, **settings) if settings else as_optimizer(field, factory)
 

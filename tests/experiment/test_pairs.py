@@ -146,7 +146,7 @@ def test_other_kinds_of_privacy_and_of_algorithms(folder):
 
 
 def test_a_component_of_the_algorithm_is_a_table_of_its_own(folder):
-    settings = parsed(f'server = {{ optimizer = "adam", b1 = 0.8 }}\n{MESSAGES}', folder).protocol[0]
+    settings = parsed(f'server = {{ kind = "adam", b1 = 0.8 }}\n{MESSAGES}', folder).protocol[0]
     method = settings.make({"mu": 4.0})
     assert numbers_in(method)["algorithm.server.b1"] == 0.8
     assert {"algorithm.beta", "algorithm.server.b1", "privacy.clip"} <= set(settings.sweepable)

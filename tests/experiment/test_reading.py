@@ -36,7 +36,7 @@ CHOICE = {"problem": {"dataset": "clusters", "options": {}}}
 CHANGES = {
     "protocol": {"protocol": [{**PROTOCOL, "depth": 3, "part": {"kind": "evilmod:part"}}]},
     "protocol with sweep": {"protocol": [PROTOCOL], "sweep": {"mu": [1, 2], "depth": [3], "part.size": [1]}},
-    "server optimiser": {"protocol": [{**SERVER, "server": {"optimizer": "evilmod:adam"}}]},
+    "server optimiser": {"protocol": [{**SERVER, "server": {"kind": "evilmod:adam"}}]},
     "loss": {"problem": {**RAW["problem"], "loss": {"kind": "evilmod:loss", "width": 1.0}}},
     "model": {"problem": {**RAW["problem"], "model": {"kind": "evilmod:Net", "width": 3}}},
     "constraint": {"problem": {**RAW["problem"], "radius": None, "constraint": "evilmod:Set"}},

@@ -48,7 +48,7 @@ def parsed(server, sweep=()):
 
 def test_an_experiment_sweeps_its_numbers(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
-    server = 'server = { optimizer = "mine:quick" }\ngrid = { server.b1 = [0.2, 0.9] }'
+    server = 'server = { kind = "mine:quick" }\ngrid = { server.b1 = [0.2, 0.9] }'
     (tmp_path / "served.toml").write_text(FILE.replace("SERVER", server))
     settings = experiment.load(tmp_path / "served.toml")
     results = run(settings)
@@ -63,14 +63,14 @@ def test_an_experiment_sweeps_its_numbers(tmp_path):
     ("server", "made"),
     [
         ('server = "yogi"', ServerOptimizer("yogi")),
-        ('server = { optimizer = "adam", b1 = 0.9 }', ServerOptimizer("adam", b1=0.9)),
+        ('server = { kind = "adam", b1 = 0.9 }', ServerOptimizer("adam", b1=0.9)),
         (
-            'server = { optimizer = "sgd", momentum = 0.5, nesterov = true }',
+            'server = { kind = "sgd", momentum = 0.5, nesterov = true }',
             ServerOptimizer("sgd", momentum=0.5, nesterov=True),
         ),
-        ('server.optimizer = "optax.contrib:adopt"', ServerOptimizer(contrib.adopt)),
+        ('server.kind = "optax.contrib:adopt"', ServerOptimizer(contrib.adopt)),
         (
-            'server = { optimizer = "linear_schedule", init_value = 1.0, end_value = 0.1, transition_steps = 9 }',
+            'server = { kind = "linear_schedule", init_value = 1.0, end_value = 0.1, transition_steps = 9 }',
             ServerOptimizer("linear_schedule", init_value=1.0, end_value=0.1, transition_steps=9),
         ),
     ],
@@ -83,7 +83,7 @@ def test_a_table_is_an_optimizer(server, made):
 
 def test_local_steps_and_other_servers_have_one_too():
     raw = tomllib.loads(FILE.replace('name = "noisy_sgd"', 'name = "dp_mu2"').replace("SERVER", 'server = "adam"'))
-    local = {"optimizer": "sgd", "momentum": 0.5}
+    local = {"kind": "sgd", "momentum": 0.5}
     walk = {"name": "fedavg", "label": "walk", "local_steps": 2, "batch": 2, "step_size": 0.1, "local": local}
     raw["protocol"].append(walk | {"noise_std": 0.0, "grid": {"local": {"momentum": [0.5, 0.9]}}})
     settings = parse(raw)
@@ -102,8 +102,8 @@ def test_an_audit_uses_the_first_value_of_a_swept_number():
     ("server", "sweep", "message"),
     [
         ('server = "adm"', {}, "unknown optimiser 'adm', did you mean 'adam'"),
-        ('server = { optimizer = "adam", bb1 = 0.9 }', {}, "unknown setting of adam 'bb1', did you mean 'b1'"),
-        ("server = { b1 = 0.9 }", {}, "server must name its optimizer, such as .* got {'b1': 0.9}"),
+        ('server = { kind = "adam", bb1 = 0.9 }', {}, "unknown setting of adam 'bb1', did you mean 'b1'"),
+        ("server = { b1 = 0.9 }", {}, "server must name its kind, such as .* got {'b1': 0.9}"),
         ('server = "nowhere:adam"', {}, "optimiser module 'nowhere' must be installed"),
         (
             'server = "adam"',
@@ -112,7 +112,7 @@ def test_an_audit_uses_the_first_value_of_a_swept_number():
         ),
         ('server = "adam"\ngrid = { server.bb1 = [0.9] }', {}, "unknown key in its grid 'server.bb1'"),
         ("", {"server.b1": [0.9]}, "unknown key in .sweep. 'server.b1'"),
-        ('server = { optimizer = "adam", b1 = 0.9 }', {"server.b1": [0.5]}, "server.b1 must be left out if every"),
+        ('server = { kind = "adam", b1 = 0.9 }', {"server.b1": [0.5]}, "server.b1 must be left out if every"),
     ],
 )
 def test_an_invalid_optimizer_is_refused(server, sweep, message):
