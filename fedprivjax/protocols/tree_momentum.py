@@ -43,12 +43,12 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 
 @struct.dataclass(kw_only=True)
 class TreeMomentum(MomentumProtocol):
-    """Normalised SGD along a private momentum, also for non-convex losses (Tran & Cutkosky 2022, Algorithm 1).
+    """Normalised SGD along a private momentum, also for non-convex losses (Tran & Cutkosky 2022).
 
-    Machines go through their own records in epochs of N rounds. With g_t the mean gradient of round t, the momentum is
-    m_t = (1−α)·m_{t−1} + α·g_t. It is released with noise, as m̂_t. The server takes the step
-    w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖), with step length η and the projection Π onto the constraint set. It reports a
-    uniformly random iterate.
+    This is Algorithm 1 of the paper. Machines go through their own records in epochs of N rounds. With g_t the mean
+    gradient of round t, the momentum is m_t = (1−α)·m_{t−1} + α·g_t. It is released with noise, as m̂_t. The server
+    takes the step w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖), with step length η and the projection Π onto the constraint set. It
+    reports a uniformly random iterate.
 
     By default, the noise comes from a binary tree over rounds. A node is the sum Σ_t α·(1−α)^{z−t}·g_t over consecutive
     rounds t, of which z is the last, and has its own noise. As m_t is a weighted sum of at most 1 + log₂ t nodes, the

@@ -75,12 +75,12 @@ def full_bound(
 
     Args:
         trust: "server" for a trusted server, or "none".
-        mu: μ, the GDP (Gaussian differential privacy) parameter of every machine; inf drops the middle term.
+        mu: μ, the GDP (Gaussian differential privacy) parameter of every machine; inf sets the term with μ to 0.
         machines: M, number of machines.
         rounds: T, number of rounds.
         dimension: d, number of parameters.
         diameter: D, diameter of the constraint set.
-        increment: S, bound on the L2 norm of an increment (`increment_bound`). In round t, it is the vector
+        increment: S, bound on the L2 norm of an increment (`increment_bound`). The increment of round t is the vector
             `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t the query point of the round.
         smoothness: L, smoothness of one record's loss.
         optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.

@@ -23,9 +23,10 @@ class ReducedSettings(NamedTuple):
     * `alpha`: weight of a new gradient in the momentum;
     * `step_size`: length of a step;
     * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds, and uses each of N records in one round. In round t, the
-      method needs a private sum S_t of the gradients of the last N rounds. From round 2N on, it takes
-      `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy sum of these gradients, and D_t a noisy sum of
-      their changes since the previous epoch. Without noise, S_t is the same for every γ.
+      method needs a private sum S_t over the last N rounds, of gradients at the first iterate of the round's epoch.
+      From round 2N on, it takes `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy sum of these
+      gradients, and D_t a noisy sum of their changes since the previous epoch. Without noise, S_t is the same for
+      every γ.
     """
 
     rounds: Any
@@ -54,9 +55,10 @@ def reduced_settings(
         * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the limit of `form`. At the theorem's T, it is that
           limit;
         * `η = 1/√(NT)`;
-        * `γ = ηN`. In round t, the method needs a private sum S_t of the gradients of the last N rounds (one epoch).
-          From round 2N on, it takes `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy sum of these
-          gradients, and D_t a noisy sum of their changes since the previous epoch.
+        * `γ = ηN`. In round t, the method needs a private sum S_t over the last N rounds (one epoch), of gradients at
+          the first iterate of the round's epoch. From round 2N on, it takes
+          `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy sum of these gradients, and D_t a noisy sum
+          of their changes since the previous epoch.
 
     Raises:
         Refusal: if T, given or by the theorem, is smaller than 4N, because γ must be at most 1/2.
