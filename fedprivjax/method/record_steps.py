@@ -43,8 +43,8 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
             counts every local step as a release of one record, so R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        relative_privacy: relative ε of the machines in any unit, one number each. The largest corresponds to the
-            target. Each machine gets exactly the noise that its ε needs. Default: equal ε.
+        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
+            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         trust: always "none": machines add the noise.

@@ -489,7 +489,7 @@ class MessagePrivacy(Privacy):
     def planned(self, facts: RunFacts) -> dict[str, Any]:
         """Return new values for attributes of this object that must be set before the noise is calibrated.
 
-        Calibration calls it first. It then continues with a copy of this object in which the returned values replace
+        Calibration calls it first, and then continues with a copy of this object in which the returned values replace
         the attributes. An example is `{"epoch": 20.0}`, the number of rounds of an epoch. Default: {}, no change.
 
         Args:

@@ -198,7 +198,8 @@ class Factor:
 
         For `noise_std` = 1, a run is as private as a release of F·x + ξ, with the factor's matrix F for this α and
         independent standard normals ξ. The entry x_t is a vector that is computed from the records of round t, without
-        noise. The record can change x_t by any vector of norm at most its weight in round t.
+        noise. The record can change x_t by any vector of norm at most its weight in round t. From the release, the
+        method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
 
         Each entry of F·x + ξ is one release. Its sensitivity is the largest L2 norm by which the record can change it.
         The squares of all sensitivities must sum to the record's entry in the result of `squares`.

@@ -130,7 +130,7 @@ class ReducedTrees:
 
     The example returns the squared sensitivity of the five groups of nodes to a record that is used in round 1. It
     changes three nodes of the first tree by 1. With drift = 0.1, the record's gradients at iterates k steps apart
-    differ by at most 0.1·k times the bound on a gradient's norm:
+    differ by at most min(0.1·k, 2) times the bound on a gradient's norm:
 
     >>> uses = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
