@@ -252,8 +252,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         gap: bound on the initial excess loss, for the form "multistage". None is the Lipschitz constant times D.
         variance: V², bound on the mean squared error of a round's mean gradient. None is the variance of the noise plus
             a bound on the variance from sampling records and machines.
-        printed: True takes, in the form "multistage", the default step sizes printed in the paper, which do not
-            minimise the error bound of a stage.
+        printed: for the form "multistage": True takes the default step sizes that are printed in the paper. They do not
+            minimise the error bound of a stage. False takes step sizes that minimise it.
         server: optax transformation or schedule that replaces the server's plain step. It needs the form "plain" and no
             `strong_convexity`. With it, there is no default step and no error bound.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,

@@ -208,19 +208,24 @@ class DPMu2(MessageSettings):
             2LD, for the problem's Lipschitz constant G, smoothness L and diameter D.
         trust: "none" if every message is public, so that machines add the noise. "server" if only the points x_t are
             public, and a trusted server adds the noise.
-        noise_schedule: noise of a machine's messages, a key of `fedprivjax.noise.chooser.NOISE_SCHEDULES`. It gives
-            message k of a machine the relative noise r_k. Other values correlate the noises of a machine's messages by
-            a matrix: "toeplitz", "optimal", {"toeplitz": p}, any `SumFactor` (`fedprivjax.noise.message_factors`), a
-            lower triangular matrix with columns of norm at most 1, or an object whose `materialize(messages)` returns
-            such a matrix.
+        noise_schedule: noise of a machine's messages. One of:
+
+            * A key of `fedprivjax.noise.chooser.NOISE_SCHEDULES`, which gives message k of a machine the relative noise
+              r_k.
+            * {"toeplitz": p}: noise correlated over a machine's messages by `Toeplitz(p)`, a power p of the matrix of
+              running sums. "toeplitz" has p = 0.7.
+            * "optimal": noise correlated by a matrix that nearly minimises the noise in the points x_t (`Optimal`).
+            * Any other `SumFactor`, a lower triangular matrix with columns of norm at most 1, or an object whose
+              `materialize(messages)` returns such a matrix.
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
             the target μ. None gives all machines the target μ. It needs trust = "none".
         cancel: True if a machine subtracts the noise of its previous message from its next one, so that noise does not
             accumulate in q̃_t. False is an ablation of the papers without this subtraction, for trust = "none" only.
         batch: K, number of records in a message. The message is the mean of their vectors s, each clipped separately. A
             machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
-        server: optax transformation or schedule for steps along q̃_t instead of the plain step, such as `optax.adam`.
-            With it, there is no default step and no error bound.
+        server: optimiser that replaces the plain step, with q̃_t as its gradient: `optax.adam`, its name "adam", or
+            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None is the plain step. With an optimiser, there
+            is no default step and no error bound.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.

@@ -60,12 +60,15 @@ class LocalGradientSteps(LocalAlgorithm):
 
     Attributes:
         prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
-        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. It must
-            be given for a `server` without a learning rate of its own, and is None otherwise.
-        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
-            adds the mean update.
-        local: optax transformation or schedule that replaces the plain local step, or None.
-        server_steps: learning rate of each round if `server_step` is a schedule, [rounds]; set by `planned`.
+        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
+            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
+            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
+        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
+            `step_size` of the protocol as its learning rate. None is the plain step.
+        server_steps: learning rate of each round, [rounds], if `server_step` is a function of the round; computed from
+            it before a run.
         window: number of last iterates whose mean is reported.
     """
 
@@ -131,8 +134,9 @@ class FedAvg(Protocol):
         epsilon: target ε at the run's δ; inf is non-private.
         noise_std: standard deviation per coordinate of the noise. With unit = "record", this is the noise in the mean
             gradient of a local step. With unit = "machine", it is the noise in the mean update with a trusted server,
-            and in a machine's update without one. With an `AdaptiveClip`, it is instead the noise multiplier z that
-            this class describes: with a trusted server, z is for the sum of the messages, not for their mean.
+            and in a machine's update without one; `noise_schedule` says what it means if the noise is correlated. If
+            `update_clip` is an `AdaptiveClip`, it is instead a noise multiplier: messages are scaled to norm at most 1,
+            and it is the noise in the sum of these messages with a trusted server, and in each of them without one.
         step_size: η, step size of the local steps. Required unless the optimiser `local` has its own.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to
@@ -140,10 +144,12 @@ class FedAvg(Protocol):
         update_clip: bound on the L2 norm of a machine's update, enforced by clipping. Required with unit = "machine".
             It is a number, or an `AdaptiveClip` that follows the updates' norms.
         prox: ρ, strength of the proximal term of FedProx, or None for FedAvg.
-        server: optax transformation or schedule for the server's step, with −Δ as its gradient. This gives FedAvgM,
-            FedAdam and FedYogi. None adds Δ.
-        server_step: learning rate of the optimiser `server`, required unless `server` has its own. It is a number, or
-            an optax schedule: a function of the round, counted from 0, such as `optax.cosine_decay_schedule(1.0, 100)`.
+        server: optimiser of the server's step, with −Δ as its gradient: `optax.adam`, its name "adam", or
+            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds Δ. Momentum gives FedAvgM, Adam FedAdam,
+            and Yogi FedYogi.
+        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
+            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
         local: optax transformation or schedule that replaces the plain local step, such as `ServerOptimizer("sgd",
             momentum=0.9)`. Its gradient is g_k + ρ·(v − w_r), and its state is reset in every round. If the
             transformation has no learning rate of its own, its learning rate is `step_size`. If it has one, such as

@@ -39,10 +39,12 @@ class FedExP(LocalAlgorithm):
 
     Attributes:
         offset: κ, a small positive number that keeps η_g finite.
-        local: optax transformation or schedule that replaces the plain local step, or None.
-        server: optax transformation or schedule for the server's step, with −η_g·Δ as its gradient. None adds η_g·Δ.
-        server_step: learning rate of the server's optimiser `server`. It must be given for a `server` without a
-            learning rate of its own, and is None otherwise.
+        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
+            `step_size` of the protocol as its learning rate. None is the plain step.
+        server: optimiser of the server's step, with −η_g·Δ as its gradient: `optax.adam`, its name "adam", or
+            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds η_g·Δ.
+        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be None
+            with `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -160,11 +160,12 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.
-        server: optax transformation or schedule for the server's step, with w_r minus the mean of the last points as
-            its gradient. Momentum gives FedAvgM, and Adam gives FedAdam (Reddi et al. 2021). None takes the mean of the
-            last points.
-        server_step: learning rate of the optimiser `server`. It must be given unless `server` has its own. `step_size`
-            is the step size of the local steps only.
+        server: optimiser of the server's step, with w_r minus the mean of the last points as its gradient:
+            `optax.adam`, its name "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None takes the
+            mean of the last points. Momentum gives FedAvgM, and Adam gives FedAdam (Reddi et al. 2021).
+        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
+            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
         local: optax transformation or schedule that replaces the plain local step, or None for the plain step. With it,
             `step_size` has no default.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if

@@ -50,11 +50,12 @@ class MimeLite(LocalAlgorithm):
 
     Attributes:
         beta: β, weight of the momentum, in (0, 1).
-        local: optax transformation or schedule that replaces the plain local step along (1−β)·g + β·m, or None.
-        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
-            adds the mean update.
-        server_step: learning rate of the server's optimiser `server`. It must be given for a `server` without a
-            learning rate of its own, and is None otherwise.
+        local: optimiser that replaces the plain local step along (1−β)·g + β·m, in the same forms as `server`.
+            `optax.adam` has the `step_size` of the protocol as its learning rate. None is the plain step.
+        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
+            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
+        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be None
+            with `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -275,11 +275,10 @@ class NoisySGD(MessageSettings):
         batch: K, number of records in a message. The message is the mean of their gradients, each clipped separately. A
             machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
         average: True to report the running average of the iterates instead of the last one. Metrics evaluate both.
-        server: optax transformation or schedule that replaces the server's plain step: `optax.adam`, its name "adam",
-            `optax.adam(0.1)`, or a `ServerOptimizer` with numbers to sweep. If the optimiser has no learning rate of
-            its own, such as `optax.adam`, its learning rate is `step_size`. The default step size then makes it move as
-            far along a constant direction as plain steps. If it has one, such as `optax.adam(0.1)`, leave out
-            `step_size`.
+        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
+            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. None
+            is the plain step. For `optax.adam`, the default `step_size` is rescaled: if all gradients were equal, the
+            optimiser would move as far in T rounds as plain steps with the default above.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.

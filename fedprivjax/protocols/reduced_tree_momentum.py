@@ -81,9 +81,10 @@ class ReducedTreeMomentum(MomentumProtocol):
             the smaller of `TreeMomentum`'s default and C/(8NL), for smoothness L.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
             requires.
-        reset_rate: γ in [0, 1], weight of the first tree in the estimated gradient at a new anchor. The other weight,
-            1 − γ, is that of the estimate at the previous anchor plus the difference, from the second tree. None is
-            η·N, at most 1/2.
+        reset_rate: γ in [0, 1], weight in the estimate G_e of the gradient at the anchor of epoch e: G_e = γ·A + (1 −
+            γ)·(G_{e−1} + D). Here A is the gradient at this anchor, with noise of the first tree. D is its difference
+            from the gradient at the previous anchor, with noise of the second tree. The gradient at an iterate of the
+            epoch is estimated by G_e plus the residual, with noise of the third tree. None is η·N, at most 1/2.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         batch: K, number of a machine's records in a round. It must divide the number of its records.

@@ -58,11 +58,13 @@ class ControlVariates(LocalGradientSteps):
             of a machine and η the step size. The change then has the same scale as the update. Both are clipped
             together, as one message.
         prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
-        server_step: learning rate of the server's optimiser `server`, or an optax schedule of it over rounds. It must
-            be given for a `server` without a learning rate of its own, and is None otherwise.
-        server: optax transformation or schedule for the server's step, with minus the mean update as its gradient. None
-            adds the mean update.
-        local: optax transformation or schedule that replaces the plain local step, or None.
+        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
+            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
+            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
+        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
+            `step_size` of the protocol as its learning rate. None is the plain step.
         window: number of last iterates whose mean is reported.
     """
 
