@@ -26,7 +26,7 @@ from fedprivjax.report import plots
 from fedprivjax.report.remarks import footnotes
 from fedprivjax.report.run_plots import plot_run
 from fedprivjax.report.summary import Summary, summary, summary_of
-from fedprivjax.report.tables import choice_table, results_table, results_tables
+from fedprivjax.report.tables import choice_table, realised_differs, realised_table, results_table, results_tables
 from fedprivjax.sweeps.results import require_scalars, trials_as_seeds, vector_axes
 
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
@@ -83,7 +83,8 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     Args:
         results: a results folder, the result of `load`, the dataset of a sweep, or several such datasets by the label
             of their protocol.
-        metric: metric whose table is returned. None returns all tables.
+        metric: metric whose table is returned, with that of the realised ε if the other does not state it. None returns
+            all tables.
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
 
@@ -100,7 +101,8 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     if metric is None:
         return tables(this)
     require_recorded_by(this, metric)
-    return Tables([results_table(this, metric)], footnotes(this))
+    realised = [realised_table(this)] if realised_differs(this) else []
+    return Tables([results_table(this, metric), *realised], footnotes(this))
 
 
 def plot(

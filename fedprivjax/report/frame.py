@@ -13,9 +13,9 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, Point, grouped, points_of
 from fedprivjax.report.display import Showable, require_recorded_by, summarised, usual_metric
-from fedprivjax.report.remarks import footnotes
-from fedprivjax.report.summary import Cells, as_good, at, has_point
-from fedprivjax.report.tables import CONSTANT, WORSE, results_table
+from fedprivjax.report.remarks import ABOVE, footnotes
+from fedprivjax.report.summary import Cells, Summary, as_good, at, has_point
+from fedprivjax.report.tables import CONSTANT, WORSE, realised_differs, realised_table, results_table
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 BOLD = "bold: mean within the interval of the best, among private methods if there are any"
@@ -91,7 +91,8 @@ class Frame(pd.DataFrame):
         notes = [note for note in self.notes if DAGGER in text or not note.startswith((CONSTANT, WORSE.strip()))]
         notes += [BOLD] * (r"\mathbf" in text)
         text = "".join(f"% {' '.join(note.split())}\n" for note in notes) + text
-        below = [latex(CHOSEN_NOTE)] if self.chosen else []
+        below = [latex(note) for note in self.notes if note.startswith(ABOVE)]
+        below += [latex(CHOSEN_NOTE)] if self.chosen else []
         if DAGGER in text and self.cells.floor is not None:
             below.append(f"${DAGGER}$ worse than the {CONSTANT}'s {self.cells.metric.text(self.cells.floor)}")
         foot = "".join(rf"\multicolumn{{{len(heads)}}}{{l}}{{\footnotesize {note}}} \\" + "\n" for note in below)
@@ -175,9 +176,18 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     index = pd.MultiIndex.from_tuples(keys, names=[*this.varied, PROTOCOL])
     made = Frame(rows, columns=[MEAN, HALF, EPSILON], index=index)
     made.cells = cells
-    made.notes = (results_table(this, metric).title, *footnotes(this))
+    made.notes = (results_table(this, metric).title, *_realised(this), *footnotes(this))
     made.chosen = frozenset(label for label in columns if this.labels[label] != label)
     return made
+
+
+def _realised(this: Summary) -> list[str]:
+    """Return the rows of the table of the realised ε, one line each, if the title and rows do not state it."""
+    if not realised_differs(this):
+        return []
+    sheet = realised_table(this)
+    rows = [zip(sheet.frame.columns, row, strict=True) for row in sheet.frame.itertuples(index=False, name=None)]
+    return [f"{sheet.title}: {', '.join(f'{name} {text}' for name, text in row)}" for row in rows]
 
 
 def _number(values: xr.DataArray, point: Point) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.simulate import STEPS
-from fedprivjax.layout.wording import CHOSEN_NOTE, grouped, guarantees_in, statement
+from fedprivjax.layout.wording import CHOSEN_NOTE, epsilon_text, grouped, guarantees_in, statement
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, tunable
 from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
@@ -16,6 +16,7 @@ from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_poin
 NAIVE_NOTE = (
     "intervals of ‡ are naive: the runs that chose a point also measure it, so they cover the mean in less than 95%"
 )
+ABOVE = "realised ε is above its target"
 LEARNER = f"{STEPS} full-batch gradient steps on its own records, with a line search, no clip and no noise"
 
 
@@ -45,6 +46,9 @@ def footnotes(this: Summary) -> list[str]:
     lines += [f"NON-PRIVATE preparation of the data, which no guarantee covers: {text}" for text in prepared]
     if this.private and not realised_differs(this):
         lines.append(f"realised ε of the worst run: within {TOLERANCE:.0%} of its target")
+    if this.above_target:
+        worst = {label: epsilon_text(float(this.epsilon[label].max())) for label in this.above_target}
+        lines.append(f"{ABOVE}: {', '.join(f'{label} (up to {text})' for label, text in worst.items())}")
     if this.below_target:
         why = "the noise rule assumes more than the sampled schedules need"
         remedy = 'calibrate_to = "plan" in [[protocol]] gives the smallest noise for them'

@@ -205,21 +205,22 @@ class Summary:
     @cached_property
     def common_target(self) -> str:
         """Target ε as text if it is the same at every point of every private protocol and met, else an empty string."""
-        if self.exceeds_target:
+        if self.above_target:
             return ""
         found = {up(float(value), 4) for label in self.private for value in np.ravel(self.target_epsilon[label])}
         return found.pop() if len(found) == 1 and found.isdisjoint({"nan", "inf"}) else ""
 
     @cached_property
-    def exceeds_target(self) -> bool:
-        """True if a realised ε is above its target anywhere, by more than the calibration of the noise may leave."""
-        return any((self.epsilon[label] > (1 + SLACK) * target).any() for label, target in self.target_epsilon.items())
+    def above_target(self) -> list[str]:
+        """Labels of the protocols whose realised ε is above a target by more than the noise's calibration may leave."""
+        most = {label: (1 + SLACK) * target for label, target in self.target_epsilon.items()}
+        return [label for label, target in most.items() if (self.epsilon[label] > target).any()]
 
     @cached_property
     def misses_target(self) -> bool:
         """True if the worst run's realised ε is above its target anywhere, or below it by more than `TOLERANCE`."""
         least = {label: (1 - TOLERANCE) * target for label, target in self.target_epsilon.items()}
-        return self.exceeds_target or any((self.epsilon[label] < target).any() for label, target in least.items())
+        return bool(self.above_target) or any((self.epsilon[label] < target).any() for label, target in least.items())
 
     @property
     def below_target(self) -> list[str]:

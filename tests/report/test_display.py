@@ -253,6 +253,20 @@ def test_datasets_of_other_levels_have_rows_of_their_own_or_a_realised_epsilon(r
     assert means["realised_epsilon"].isna().tolist() == means["mean"].isna().tolist()
 
 
+def test_a_single_table_and_its_latex_form_state_a_realised_epsilon_above_its_target(results):
+    ours = results[EVIL]
+    above = ours.assign(realised_epsilon=10 * ours["realised_epsilon"])
+    shown = fpj.table({"ours": above}, "excess_risk")
+    assert [sheet.title.startswith("realised ε") for sheet in shown.sheets] == [False, True]
+    assert "realised ε is above its target: ours (up to 654 !)" in shown.notes
+    text = fpj.frame({"ours": above}, "excess_risk").to_latex()
+    assert "% realised ε at δ = 1e-05, the worst of 3 seeds: mu 8, target ε 65.4 !, ours 654 !" in text
+    assert r"realised $\varepsilon$ is above its target: ours (up to 654 !)} \\" in text
+    assert "realised" not in fpj.frame({"ours": ours}, "excess_risk").to_latex().replace(
+        "% realised ε of the worst", ""
+    )
+
+
 def test_levels_in_different_units_have_a_realised_epsilon(results):
     ours = results[EVIL]
     theirs = ours.rename(mu="epsilon").assign_coords(epsilon=ours["target_epsilon"].values)
