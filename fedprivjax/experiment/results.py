@@ -145,7 +145,7 @@ def require_of(spec: Experiment, datasets: Mapping[str, xr.Dataset]) -> None:
             raise Refusal(f"{wanted}, got {data.attrs['delta']:g}. Load them with the {folder.SPEC} of their run")
         found, axes = set(map(str, data["diverged"].dims)), {*spec.sweep.over, *one.grid}
         missing = {*one.grid} - found | {
-            n for n, each in spec.sweep.over.items() if not np.isin(each, data.get(n, each)).all()
+            n for n, each in spec.sweep.over.items() if not np.isin(each, data.coords.get(n, each)).all()
         }
         if wrong := sorted(missing | found - axes - {"seed", TRIAL}):
             wanted = f"results of {one.label!r} must have the axes and values in {folder.SPEC}"

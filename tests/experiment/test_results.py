@@ -172,6 +172,15 @@ def test_results_of_another_experiment_are_refused(kept, tmp_path):
             fpj.load(tmp_path).best  # noqa: B018
 
 
+def test_a_fixed_target_beside_a_swept_noise_is_shown(tmp_path):
+    raw = experiment.to_mapping(make())
+    raw["protocol"] = [{"name": "dp_mu2", "label": "ours"}, {"name": "noisy_sgd", "label": "theirs", "mu": 1.0}]
+    mixed = experiment.parse({**raw, "sweep": {"noise_std": [1.0, 2.0], "seeds": 2}})
+    folder.claim(tmp_path, mixed)
+    folder.save(runner.run(mixed), tmp_path, "small", 1.0)
+    assert "theirs (target 4.38)" in str(fpj.table(tmp_path))
+
+
 def test_a_linked_folder_of_choices_is_refused(kept, tmp_path):
     (tmp_path / "choice").symlink_to(kept[0])
     results = Results(tmp_path, {}, {}, "")
