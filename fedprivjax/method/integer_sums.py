@@ -141,6 +141,7 @@ class IntegerSums(WorkPrivacy):
         require_number("beta", self.beta)
         if not 0 <= self.beta < 1:
             raise Refusal(f"beta must be at least 0 and below 1, got {self.beta}")
+        object.__setattr__(self, "beta", float(self.beta))  # a bound in float16 would be rounded down
         require_choice("relation", self.relation, RELATIONS)
 
     @property

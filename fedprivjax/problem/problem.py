@@ -163,9 +163,14 @@ class Problem:
 
     def __post_init__(self):
         for name in ("own_lipschitz", "machine_weights"):
-            if isinstance(getattr(self, name), list | np.ndarray):  # static fields must be hashable
-                given = numbers(name.removeprefix("own_"), getattr(self, name)).astype(float).tolist()
-                object.__setattr__(self, name, tuple(given) if isinstance(given, list) else given)
+            value = getattr(self, name)
+            if isinstance(value, list | np.ndarray) or (isinstance(value, jax.Array) and value.ndim):
+                given = numbers(name.removeprefix("own_"), value).astype(float)
+                if given.ndim > 1:
+                    wanted = f"{name.removeprefix('own_')} must have one number for each machine"
+                    raise Refusal(f"{wanted}, got an array of shape {given.shape}")
+                each = given.tolist()  # static fields must be hashable
+                object.__setattr__(self, name, tuple(each) if isinstance(each, list) else each)
         _check_declared(self)
 
     def __str__(self) -> str:

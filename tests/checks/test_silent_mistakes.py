@@ -138,6 +138,10 @@ REFUSED = {
         lambda: sweep(NoisySGD(clip=1.0), PROBLEM, ALL, over={"mu": [1.0]}, memory_budget=np.nan),  # type: ignore[arg-type]
         "memory_budget must be at least",
     ),
+    "a table of Lipschitz constants": (
+        lambda: from_dataset(DATA, lipschitz=np.ones((6, 1))),  # type: ignore[arg-type]
+        "lipschitz must have one number for each machine, got an array of shape (6, 1)",
+    ),
     "complex weights": (
         lambda: from_dataset(DATA, machine_weights=1j),  # type: ignore[arg-type]
         "machine_weights must be numbers, got complex128",

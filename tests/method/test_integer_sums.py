@@ -75,6 +75,13 @@ def test_rounded_vectors_keep_their_bound(norm, beta):
     assert (np.abs(found - vectors) <= 1).all()
 
 
+def test_beta_is_a_python_number():
+    half = replace(SUMS, beta=np.float16(0.3))
+    assert type(half.beta) is float
+    norms = rounded_norm(5.0, half.beta, 64), rounded_norm(5.0, float(np.float16(0.3)), 64)
+    assert norms[0] == norms[1]
+
+
 def test_rounding_is_unbiased_if_every_rounding_keeps_the_bound():
     vector = jnp.asarray(RNG.normal(size=8), jnp.float32)
     keys = jax.random.split(jax.random.key(2), 20_000)

@@ -125,3 +125,10 @@ def test_a_declared_bound_replaces_the_bound_of_a_dataset():
     assert (noted.lipschitz, own.lipschitz) == (7.0, 0.5)
     assert noted.lipschitz_note
     assert not own.lipschitz_note
+
+
+def test_constants_of_machines_may_be_arrays_of_jax():
+    table, each = np.arange(12).reshape(3, 4), jnp.array([0.5, 0.25, 0.25])
+    declared = from_dataset(datasets.load("digits"), partition_table=table, lipschitz=each, machine_weights=each)
+    assert declared.own_lipschitz == declared.machine_weights == (0.5, 0.25, 0.25)
+    hash(declared.own_lipschitz)
