@@ -128,8 +128,8 @@ class Audit:
     def refuted(self) -> tuple[str, ...]:
         """Names of the test statistics (scores) whose lower bounds exceed the claim.
 
-        It is empty if the claim is not refuted. If the claim is right, it is empty except with a probability of at most
-        10⁻⁴, or the argument `verdict` that `audit` was called with.
+        It is empty if the claim is not refuted. A true claim is refuted with a probability of at most 10⁻⁴, or at most
+        the argument `verdict` if `audit` was called with one.
         """
         return tuple(found.name for found in self.found if found.strict.refute(self.guarantee))
 

@@ -164,8 +164,9 @@ def mnist_pairs(
             is the authors': twice the largest norm among the training records of machine 1, which is not private.
 
     Returns:
-        A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28, since
-        the distance of two images in [0, 1]^784 is at most 28 and a projection does not increase it.
+        A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28:
+        the distance of an image in [0, 1]^784 from the mean image is at most √784 = 28, and a projection does not
+        increase it.
 
     Raises:
         ValueError: if an option is out of range.

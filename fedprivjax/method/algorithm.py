@@ -372,11 +372,11 @@ class Algorithm(Part):
         return self
 
     def bound(self, public: Public) -> NormBound:
-        """Return a bound on the L2 norm of a record's message, for runs without a `clip`.
+        """Return a bound on the L2 norm of the message of one record, used if the privacy object has no `clip`.
 
-        A private run clips every message to this bound. The default is the loss's Lipschitz constant, which is a bound
-        if the message is one gradient. For other messages, either the algorithm defines this function, or the privacy
-        object must have a clip.
+        A private run then clips the message of every record to this bound. The default is the loss's Lipschitz
+        constant, which is a bound if the message is one gradient. For other messages, either the algorithm defines this
+        function, or the privacy object must have a clip.
         """
         return lipschitz_bound(public)
 

@@ -141,9 +141,8 @@ class WorkPrivacy(Privacy):
 
         Args:
             noise: the pair (key, std) if the attribute `noise_together` is False (the default): a random key of the
-                machine, and the standard deviation of its noise. If `noise_together` is True, it is the pair (round,
-                index): the noise of all participants as `round_noise` returns it, and the machine's index among the
-                participants.
+                machine, and the standard deviation of its noise. If `noise_together` is True, it is a pair of the
+                noise of all participants, as `round_noise` returns it, and the machine's index among them.
             step: number of the step in the round, from 0.
             dimension: d, number of parameters.
         """

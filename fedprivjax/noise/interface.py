@@ -177,8 +177,8 @@ class Randomised(Silent):
 class Fresh(Mechanism):
     """Sampler of independent Gaussian noise in each round, as a trusted server adds it.
 
-    It also samples the mean of the noises of m machines at once, which has the same distribution: if machine j has
-    standard deviation r_j, their mean has standard deviation √(Σ_j r_j²)/m.
+    One draw can stand for the mean of the noises of m machines, which is Gaussian, too: if machine j has standard
+    deviation r_j, the mean has standard deviation √(Σ_j r_j²)/m.
 
     Attributes:
         inputs: standard deviation in each round, float32 [rounds].

@@ -236,7 +236,7 @@ def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
 
 
 def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
-    """Return a lower bound on the noise of all factors whose column norms are at most 1.
+    """Return a lower bound on the noise of any factor whose column norms are at most 1.
 
     The noise of a factor F is `tr(V·(FᵀF)⁻¹)` with V = `workload`, a positive semidefinite matrix. For any vector v of
     positive numbers, `tr((√v·V·√v)^½)²/Σ_k v_k` is a lower bound, with √v as a diagonal matrix. Proof: let P = FᵀF, so

@@ -36,15 +36,14 @@ def calibrate(
         protocol: method with its settings.
         problem: data, loss and constraint set.
         plan: run plan: the machines that take part in each round, and the records of each message.
-        mu: target μ of Gaussian differential privacy. If neither `mu` nor `epsilon` is given, the protocol's own `mu`,
-            `epsilon` or `noise_std` is used.
-        epsilon: target ε at `delta`, one number or one per machine.
+        mu: target μ of Gaussian differential privacy. It replaces the protocol's own `mu` and `epsilon`.
+        epsilon: target ε at `delta`, one number or one per machine. It replaces the protocol's own `mu` and `epsilon`.
         delta: δ at which ε is targeted and stated.
 
     Raises:
-        Refusal: if the protocol and the arguments give none of `mu`, `epsilon` and `noise_std`, or more than one. Also
-            if a default setting needs constants that the problem lacks, or if the noise gives less privacy on this plan
-            than the target requires.
+        Refusal: if neither the arguments nor the protocol give a target, if both `mu` and `epsilon` are given, or if
+            one is given and the protocol has a `noise_std`. Also if a default setting needs constants that the problem
+            lacks, or if the noise gives less privacy on this plan than the target requires.
     """
     protocol = require_protocol(protocol)
     require_problem(problem)

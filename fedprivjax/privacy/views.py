@@ -70,8 +70,9 @@ class SentNoise(NamedTuple):
             messages, divided by `noise_std` squared; [n, n]. `machines` has the index of each message's machine, int
             [n]. `hidden` is True for messages that are sent and whose random seeds the adversary does not know, bool
             [n]. Only the rows and columns of hidden messages are used.
-        cancels: True if machines share noise that cancels in the sum of a round's messages, as with `Pairwise`. If the
-            adversary does not know these machines' seeds, the noise variance of the sum is the sum of `variances`.
+        cancels: True if machines share noise that cancels in the sum of a round's messages, as with `Pairwise`. The
+            noise variance of the sum is then the sum of `variances`, except for an adversary who knows the seeds of
+            some of these machines, and so a part of the shared noise.
     """
 
     variances: np.ndarray

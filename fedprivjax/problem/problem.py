@@ -250,9 +250,8 @@ class Problem:
         """Distance from the start to the optimum that default step sizes assume.
 
         It is the diameter of the constraint set or, if this is infinite, `distance`. If `distance` was not given
-        either, it is twice the norm of the start for a nonlinear model, and inf for a linear predictor. The factor 2 is
-        a rule of thumb: a network's solution is about as far from the start as the start is from zero. A start at zero
-        gives inf. The start is public, so this costs no privacy.
+        either, it is twice the norm of the start for a nonlinear model, and inf for a linear predictor. Twice
+        the norm is a rule of thumb. A start at zero gives inf. The start is public, so this costs no privacy.
         """
         if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
             return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum

@@ -254,8 +254,10 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             a bound on the variance from sampling records and machines.
         printed: for the form "multistage": True takes the default step sizes that are printed in the paper. They do not
             minimise the error bound of a stage. False takes step sizes that minimise it.
-        server: optax transformation or schedule that replaces the server's plain step. It needs the form "plain" and no
-            `strong_convexity`. With it, there is no default step and no error bound.
+        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
+            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. It
+            needs the form "plain" and no `strong_convexity`. With an optimiser, there is no default step and no error
+            bound. None is the plain step.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.

@@ -34,7 +34,8 @@ class Ditto(LocalGradientSteps):
         pull: λ, strength of the pull, a positive number.
         personal_step: step size of the personal models. Default: the step size of the local steps. Required with
             `local`.
-        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
+        prox: ρ of a proximal term (ρ/2)·‖v − w‖² in the local objective of the shared model. It pulls the local iterate
+            v of the shared model to the received point w. None is no such term.
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
             `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
             `optax.adam(0.1)`, which has its own learning rate, and without a `server`.

@@ -44,8 +44,9 @@ class DPZero(Algorithm):
     Attributes:
         radius: λ, positive distance factor of the two points at which losses are compared. If it is small, rounding
             errors of the losses matter, because they are divided by 2λ.
-        server: optax transformation or schedule that replaces the server's plain step, with q̄·u as its gradient. None
-            is the plain step.
+        server: optimiser that replaces the server's plain step, with q̄·u as its gradient: `optax.adam` or "adam", with
+            `step_size` as its learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists
+            further forms. None is the plain step.
 
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
     >>> method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.01)

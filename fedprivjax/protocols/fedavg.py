@@ -150,10 +150,10 @@ class FedAvg(Protocol):
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
             `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
             `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
-        local: optax transformation or schedule that replaces the plain local step, such as `ServerOptimizer("sgd",
-            momentum=0.9)`. Its gradient is g_k + ρ·(v − w_r), and its state is reset in every round. If the
-            transformation has no learning rate of its own, its learning rate is `step_size`. If it has one, such as
-            `optax.adam(0.1)`, leave out `step_size`.
+        local: optimiser that replaces the plain local step, such as `ServerOptimizer("sgd", momentum=0.9)`:
+            `optax.adam` or "adam", with `step_size` as its learning rate, or `optax.adam(0.1)`, with `step_size` left
+            out. `ServerOptimizer` lists further forms. Its gradient is g_k + ρ·(v − w_r), and its state is reset in
+            every round. None is the plain step.
         local_epochs: number of passes over a machine's records in a round. Give either this number or `local_steps`.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
             each machine (partial work). These numbers are public, and must not depend on the data.

@@ -166,8 +166,9 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
             `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
             `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
-        local: optax transformation or schedule that replaces the plain local step, or None for the plain step. With it,
-            `step_size` has no default.
+        local: optimiser that replaces the plain local step: `optax.adam` or "adam", with `step_size` as its learning
+            rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With an
+            optimiser, `step_size` has no default. None is the plain step.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
             every machine took part in every round. "plan" is the smallest noise that meets the target on the run's
             participation schedule.

@@ -290,8 +290,10 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
         trust: "none", or "shuffler". A shuffler hides who sent which message of a round, so that less noise is enough.
             A message then has one record, machines must be identical, and their number per round must be fixed.
         window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean above.
-        server: optax transformation or schedule that replaces the server's plain step, such as `optax.adam`. Not
-            possible with `strong_convexity`, because the weights of the reported mean then assume plain steps.
+        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
+            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. Not
+            possible with `strong_convexity`, because the weights of the reported mean then assume plain steps. None is
+            the plain step.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
             every machine took part in every round. "plan" is the smallest noise that meets the target on the run's
             participation schedule.

@@ -162,8 +162,9 @@ class StaleMomentum(MessageSettings):
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
             the target μ. None gives all machines the target μ.
         batch: K, number of records in a message. u is the mean of their vectors, each clipped separately.
-        server: optax transformation or schedule that replaces the server's plain step. None is the plain step. With an
-            optimiser, there is no default step and no error bound.
+        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
+            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With
+            an optimiser, there is no default step and no error bound. None is the plain step.
         noise_schedule: "uniform" for equal noise in all messages, or a list: the relative noise of a machine's first,
             second, … message, each positive.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,

@@ -87,8 +87,9 @@ class TreeMomentum(MomentumProtocol):
               node if one record is replaced, for records that are used once every N rounds.
             * "independent": fresh noise on every α·g_t.
             * a `Factor` object: any other correlation.
-        server: optax transformation or schedule that replaces the plain step, with m̂_t/‖m̂_t‖ as its gradient. None is
-            the plain step. With an optimiser, there is no default step and no error bound.
+        server: optimiser that replaces the plain step, with m̂_t/‖m̂_t‖ as its gradient: `optax.adam` or "adam", with
+            `step_size` as its learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists
+            further forms. With an optimiser, there is no default step and no error bound. None is the plain step.
         calibrate_to: computation of the noise from the target. "rule" follows `noise_rule`. "plan" is the smallest
             noise that meets the target on the run's participation schedule, and needs noise_rule = "accountant".
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust

@@ -56,8 +56,9 @@ class UserSGD(UserSettings):
         relative_privacy: one number for each user, proportional to its ε. The user with the largest number has the
             target ε. None gives all users the target ε. It needs trust = "none", because in the other trust models one
             noise protects all users of a round.
-        server: optax transformation or schedule that replaces the server's plain step, such as `optax.adam`. With it,
-            there is no default step and no error bound.
+        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
+            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With
+            an optimiser, there is no default step and no error bound. None is the plain step.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.

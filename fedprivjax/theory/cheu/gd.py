@@ -198,8 +198,8 @@ def gd_scan(
 def gd_groups(users: int) -> list[int]:
     """Sizes of the disjoint groups of users that gradient descent uses one after the other (`gd_phases`).
 
-    The method is for strongly convex losses: it starts on each group at the output of the previous group. Together the
-    groups contain at least two thirds of the users.
+    The method is for strongly convex losses: it starts on each group at the output of the previous group. Users that
+    are in no group are not used. For large n, the groups contain between about half and all of the users.
 
     Args:
         users: n, number of users.

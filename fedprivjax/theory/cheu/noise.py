@@ -216,8 +216,8 @@ def bits_per_user(
 ) -> Any:
     """Number of bits that a user sends if vectors are summed behind a shuffler. The number is exact.
 
-    For each coordinate, a user sends the bits of the rounded value and a few noise bits. Every bit is a message, with
-    the number of its coordinate as a label.
+    For each coordinate, a user sends g bits, of which as many are 1 as the rounded value says, and q noise bits. Every
+    bit is a message, with the number of its coordinate as a label.
 
     Args:
         dimension: d, number of parameters.

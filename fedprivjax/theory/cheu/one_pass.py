@@ -136,8 +136,8 @@ def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
     """Number of phases that suffice for accelerated SGD in phases (`strong_phases`).
 
     Every phase lowers the bound on the excess loss, down to a limit that no number of phases can pass. If the bound is
-    q times this limit before a phase, it is about q^s times the limit after the phase, where s is `shrinking`. After
-    the returned number of phases, a ratio that was n at the start is at most 2.
+    q times this limit before a phase, it is about q^s times the limit after the phase, where s is `shrinking`. If q = n
+    before the first phase, q is at most 2 after the returned number of phases.
 
     Args:
         users: n, number of users.

@@ -30,7 +30,7 @@ class ProblemConstants:
         delta: δ of the whole run.
         trust: "shuffler", or "pan-private" for a trusted server whose state must stay private. Rates for "pan-private"
             have √ln(1/δ) in place of ln(d/δ).
-        sampling: False omits the error of sampled records from rates.
+        sampling: False omits the term of rates for the statistical error: the records are then the whole population.
 
     Raises:
         Refusal: if a number is out of range.

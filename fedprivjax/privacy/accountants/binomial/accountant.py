@@ -178,7 +178,8 @@ class BinomialSums(RecordAccountant):
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         """Return ε at δ after `releases` sums, or inf if the noise has too few values for a finite ε.
 
-        The ε holds for the number of random bits that the method `BitMean` uses for this ratio.
+        The noise of the sums is binomial: a sum of random bits. The ε holds for the number of bits that the privacy
+        object `BitMean` uses for this ratio.
 
         Args:
             ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
