@@ -185,7 +185,8 @@ def run_all(
 ) -> tuple[dict[str, Any], dict[str, Refusal]]:
     """Run every protocol's audits. Return (audits by label, refusals by label).
 
-    A refusal is raised if there is one protocol only.
+    A refusal is raised if there is one protocol only. Audits of a protocol are refused if another one's have their
+    label, as those of "a" with varying cohorts and of "a, varying" have.
 
     Args:
         progress: function from a title to a context manager that yields a callback (finished runs, all runs).
@@ -194,7 +195,10 @@ def run_all(
     for label, protocol in chosen.protocols.items():
         try:
             with progress(f"audit of {label}") as shown:
-                finished |= attack(label, protocol, shown)
+                found = attack(label, protocol, shown)
+            if taken := sorted(found.keys() & finished.keys()):
+                raise Refusal(f"label must differ from those of other audits, got {taken[0]!r} again. Rename one")
+            finished |= found
         except Refusal as refusal:
             if len(chosen.protocols) == 1:
                 raise

@@ -237,6 +237,19 @@ def test_of_several_methods_those_not_audited_are_listed(call, spec, monkeypatch
     assert "not audited: half: batch must be whole" in said.splitlines()
 
 
+def test_an_audit_replaces_none_of_another_method(call, spec, monkeypatch):
+    verdicts = iter([True, False])
+
+    def attack(*_):
+        return {"ours": made_up(next(verdicts))}
+
+    monkeypatch.setattr(audits, "scaled_down_audits", lambda *_, **__: attack)
+    status, said, _ = call("small.toml")
+    assert status == 1
+    assert "ours: REFUTED by likelihood ratio" in said
+    assert "label must differ from those of other audits, got 'ours' again. Rename one" in " ".join(said.split())
+
+
 @pytest.mark.slow
 def test_one_run_audit_on_the_experiments_problem(call, spec, tmp_path):
     status, said, _ = call(spec, "--one-run", 1, "--protocol", "ours", "--json", "found.json", "--out", "kept")
