@@ -207,8 +207,8 @@ def lower_bounds(
 def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05) -> LowerBounds:
     """Return lower bounds on ε and μ from scores of an attack whose distribution is unknown.
 
-    A score is one number per run. The attack guesses the dataset by comparing the score with a threshold. Every second
-    run is used to choose the threshold, and the side of it on which scores mean "second dataset".
+    A score is one number per run. The attack guesses the dataset by comparing the score with a threshold. Half of
+    the runs are used to choose the threshold, and whether larger or smaller scores mean the neighbouring dataset.
 
     Args:
         null: independent scores of runs on one dataset, shape [runs].

@@ -54,13 +54,18 @@ def small_audits(
     federations = _federations(small, rounds, participation, loss)
     found = {}
     for kind, federation in federations.items():
-        name = label if kind == neighbouring.FIXED else f"{label}, {kind}"
+        name = audit_label(label, kind)
         cache = None if folder is None else folder / "runs" / name.replace("/", "-")
         whole = kind in (neighbouring.FIXED, participation[0])
         options = {"runs": runs if whole else max(min(runs, LEAST), int(FEWER * runs)), "clipping": clipping}
         options |= {"delta": delta, "seed": seed, "verdict": verdict / len(federations)}
         found[name] = audit(small, federation, folder=cache, progress=progress, **options)
     return found
+
+
+def audit_label(label: str, participation: str) -> str:
+    """Return the label of a protocol's audit with a kind of participation."""
+    return label if participation == neighbouring.FIXED else f"{label}, {participation}"
 
 
 def _federations(protocol: Any, rounds: int, participation: Sequence[str], loss: str | None) -> dict[str, Federation]:

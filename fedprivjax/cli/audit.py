@@ -1,5 +1,6 @@
 """`fedprivjax audit`: attacks on claimed guarantees."""
 
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ def audit(
     only: Annotated[list[str] | None, typer.Option("--protocol", help="label of a protocol; repeatable")] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="folder of the plot, and of runs to resume from")] = None,
     json_file: Json = None,
-    participation: Annotated[list[str] | None, typer.Option(help="fixed, varying or dropouts; repeatable")] = None,
+    participation: Annotated[list[str] | None, typer.Option(help="fixed, varying, dropouts or secret")] = None,
     loss: Annotated[str | None, typer.Option(help="linear (default for fixed cohorts) or quadratic")] = None,
     clipping: Annotated[str | None, typer.Option(help="clipped gradients by auto, ghost or rows")] = None,
     each: Annotated[int | None, typer.Option("--one-run", help="audit one run, with these canaries a machine")] = None,
@@ -35,6 +36,7 @@ def audit(
     from fedprivjax.auditing import of_experiment as audits
     from fedprivjax.auditing import tables as shown
     from fedprivjax.auditing.canary_search import NothingClaimed
+    from fedprivjax.auditing.small_audits import audit_label
     from fedprivjax.layout.drawing import save
 
     chosen = audits.chosen(spec, lambda: load(spec, change), epsilon, delta, only)
@@ -57,6 +59,9 @@ def audit(
         out.print(shown.audit_table(finished))
     for label, why in skipped.items():
         out.say(f"not audited: {label}: {why}")
+    for label, kind in product([each for each in chosen.protocols if each not in skipped], participation or ()):
+        if audit_label(label, kind) not in finished:
+            out.say(f"not audited: {label}: it does not allow participation {kind!r}")
     if folder is not None and finished:
         (picture,) = save({"audit": shown.plot(finished)}, folder)
         out.say(f"written to {picture}")

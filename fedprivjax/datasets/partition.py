@@ -156,8 +156,8 @@ def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return a partition table: a padded array with one row of example indices per machine.
 
-    If the partition depends on private values, such as labels, no privacy guarantee covers this dependence. `partition`
-    attaches a text to its result that states it. The returned array has this text, too.
+    If the partition depends on private values, such as labels, no privacy guarantee covers this dependence. The
+    result of `partition` has a text attached that states the dependence. The returned array has this text, too.
 
     Args:
         parts: one array of example indices per machine, such as the result of `partition`.

@@ -78,7 +78,7 @@ class Grouped:
 
     @property
     def median(self) -> float:
-        """Median over machines of their numbers."""
+        """Median over machines, each of which has one number."""
         order = np.argsort(self.values)
         upto = np.cumsum(self.counts[order])
         places = np.array([(upto[-1] - 1) // 2, upto[-1] // 2])

@@ -62,12 +62,12 @@ class Frame(pd.DataFrame):
         best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not compared
         with private ones. A dagger marks a mean that is worse than the value of the best constant prediction. Such a
         mean is never bold, and a note below the table states the value. LaTeX comments above the table state δ, the
-        guarantees and the rule of bold.
+        guarantees and which means are bold.
 
         Args:
             buf: path of the file to write, or None to return the text.
             protocols: "rows" for one row per protocol, "columns" for one column per protocol. Default: "rows" if there
-                are more protocols than points, else "columns". Eight protocols at five points are 6 inches wide.
+                are more protocols than points, else "columns". A table of eight rows and five columns is 6 inches wide.
             options: further arguments of `DataFrame.to_latex` of pandas, such as `caption`, `label` and `position`.
 
         Raises:

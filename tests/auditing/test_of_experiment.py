@@ -237,6 +237,16 @@ def test_of_several_methods_those_not_audited_are_listed(call, spec, monkeypatch
     assert "not audited: half: batch must be whole" in said.splitlines()
 
 
+def test_a_requested_participation_that_a_method_does_not_allow_is_named(call, spec, monkeypatch):
+    monkeypatch.setattr(audits, "scaled_down_audits", lambda *_, **__: lambda label, *_: {label: made_up(())})
+    kinds = ("--participation", "fixed", "--participation", "secret")
+    status, said, _ = call("small.toml", "--protocol", "ours", *kinds)
+    assert status == 0
+    assert [line for line in said.splitlines() if line.startswith("not audited")] == [
+        "not audited: ours: it does not allow participation 'secret'"
+    ]
+
+
 def test_an_audit_replaces_none_of_another_method(call, spec, monkeypatch):
     verdicts = iter([True, False])
 

@@ -75,7 +75,7 @@ def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
     Args:
         start: initial F, lower triangular, shape [rounds, rounds].
         patterns: sets of rounds, counted from 0, such that each machine takes part in the rounds of one of these sets.
-            A list of arrays, int [sets, k]: each array has all sets of k rounds, one set per row.
+            A list of arrays, one for each size k of sets: int [sets, k], with one set per row.
     """
     return cached_fit(
         "round factors", tuple(patterns), start, lambda: _fit(start, patterns), lambda found: (np.diag(found) > 0).all()

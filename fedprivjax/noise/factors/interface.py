@@ -118,9 +118,9 @@ class Factor:
     def matrix(self, over: Any, workload: Any = None, /) -> np.ndarray:
         """Return the factor's matrix F: lower triangular, without zeros on its diagonal; float64.
 
-        A run is as private as a release of F·x + σξ, with independent standard normals ξ and σ = `noise_std`. The
-        entries of x are the vectors of a trusted server's rounds, or of a machine's messages, without noise. F has one
-        row and one column for each of them.
+        A run is as private as a release of F·x + σξ, with independent standard normals ξ and σ = `noise_std`. Here x_t
+        is a vector without noise: the sum of the messages of round t for a trusted server, or a machine's message t. F
+        has one row and one column for each t.
 
         Args:
             over: for a factor over rounds, the participation schedule, without anything secret. For a factor over

@@ -115,9 +115,9 @@ class Participation(Decorated):
         return rounds * self.per_round
 
     def most_rounds(self, examples: int) -> int:
-        """Return the largest number of rounds for which a dataset that all machines share has enough examples.
+        """Return the largest number of rounds for which one common dataset of all machines has enough examples.
 
-        Each machine takes one example in each of its rounds.
+        In each round in which a machine takes part, it takes an example that no machine has used before.
 
         Args:
             examples: number of examples in the dataset.
