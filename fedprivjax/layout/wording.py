@@ -92,13 +92,13 @@ def epsilon_text(value: float) -> str:
     return up(value, 3) + (" !" if value > LARGE_EPSILON else "")
 
 
-def target_epsilon(name: str, value: float, delta: float) -> float:
-    """Return the ε of a privacy target named "mu" or "epsilon".
+def target_epsilon(name: str, value: Any, delta: float) -> Any:
+    """Return the ε of a privacy target, or of several, named "mu" or "epsilon".
 
     >>> target_epsilon("epsilon", 2.0, 1e-5), round(target_epsilon("mu", 1.0, 1e-5), 2)
     (2.0, 4.38)
     """
-    return value if name == "epsilon" else float(gdp.epsilon(value, delta))
+    return value if name == "epsilon" else gdp.epsilon(value, delta)
 
 
 def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last") -> str:

@@ -26,7 +26,6 @@ from fedprivjax.layout.wording import (
     target_epsilon,
     title_of,
 )
-from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import SLACK, up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import Terms
@@ -72,7 +71,7 @@ def target_of(data: xr.Dataset) -> xr.DataArray | None:
     """Return the ε of every value of a swept privacy target, or None if none is swept."""
     for name in (name for name in LEVELS if name in data.dims):
         levels = data[name]
-        return levels if name == "epsilon" else levels.copy(data=gdp.epsilon(levels.values, data.attrs["delta"]))
+        return levels.copy(data=target_epsilon(name, levels.values, data.attrs["delta"]))
     return None
 
 
@@ -148,7 +147,6 @@ class Summary:
         best: datasets by label, each protocol's grid reduced to its best point.
         axes: names and values of swept settings, the rows of tables. The last axis changes fastest.
         evaluation: section `[evaluation]`: δ, the iterate, averaged metrics and baselines.
-        targets: privacy target of each protocol, "mu" or "epsilon", by label.
         title, notes: title and notes of the experiment.
         tuned: table of the points tuned on other data, or None.
         grids: datasets by label with the protocols' own grids, or None if they have none.
@@ -158,7 +156,6 @@ class Summary:
     best: Mapping[str, xr.Dataset]
     axes: Mapping[str, list[float]] = field(default_factory=dict)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    targets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     title: str = ""
     notes: str = ""
     tuned: Sheet | None = None
@@ -219,13 +216,12 @@ class Summary:
     @cached_property
     def misses_target(self) -> bool:
         """True if the worst run's realised ε is above its target anywhere, or below it by more than `TOLERANCE`."""
-        least = {label: (1 - TOLERANCE) * target for label, target in self.target_epsilon.items()}
-        return bool(self.above_target) or any((self.epsilon[label] < target).any() for label, target in least.items())
+        return bool(self.above_target or self.below_target)
 
     @property
     def below_target(self) -> list[str]:
         """Labels of the protocols whose worst run is below a target by more than `TOLERANCE`."""
-        least = {label: (1 - TOLERANCE) * self.target_epsilon[label] for label in self.private}
+        least = {label: (1 - TOLERANCE) * target for label, target in self.target_epsilon.items()}
         return [label for label, target in least.items() if (self.epsilon[label] < target).any()]
 
     @property
@@ -333,7 +329,6 @@ def summary(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> Summary:
         best,
         axes=experiment.sweep.over,
         evaluation=experiment.evaluation,
-        targets={p.label: {n: p.settings[n] for n in LEVELS if n in p.settings} for p in experiment.protocol},
         title=experiment.title,
         notes=" ".join(experiment.notes.split()),
     )
@@ -352,8 +347,7 @@ def summary_of(datasets: Mapping[str, xr.Dataset]) -> Summary:
             raise Refusal(f"dataset of {label!r} must be a sweep's, got one without {', '.join(lacking)}")
     axes, delta = _joined_axes(datasets), _common_delta(datasets)
     datasets = {label: _on_axes(data, axes).assign_attrs(delta=delta) for label, data in datasets.items()}
-    targets = {label: _target_of(data) for label, data in datasets.items()}
-    return Summary(datasets, axes, EvaluationSettings(delta=delta), targets)
+    return Summary(datasets, axes, EvaluationSettings(delta=delta))
 
 
 def _joined_axes(datasets: Mapping[str, xr.Dataset]) -> dict[str, list[float]]:
@@ -400,10 +394,3 @@ def _common_delta(datasets: Mapping[str, xr.Dataset]) -> float:
             wanted = f"delta of {label!r} must be that of {first!r}, {every[first]:g}"
             raise Refusal(f"{wanted}, got {every[label]:g}. Run their sweeps with one delta")
     return every[first]
-
-
-def _target_of(data: xr.Dataset) -> dict[str, float]:
-    """Return the target ε if there is exactly one and no target is swept, else an empty dict."""
-    asked = np.unique(data["target_epsilon"].values) if "target_epsilon" in data else np.array([])
-    own = asked.size == 1 and np.isfinite(asked[0]) and not any(name in data.dims for name in LEVELS)
-    return {"epsilon": float(asked[0])} if own else {}

@@ -129,13 +129,9 @@ def realised_table(this: Summary) -> Sheet:
 
 def _own(this: Summary, label: str) -> str:
     """Return a protocol's fixed target as text, or an empty string if the target is swept or missing."""
-    own = this.targets.get(label, {}).items()
-    return "".join(f" (target {_target_text(this, name, value)})" for name, value in own)
-
-
-def _target_text(this: Summary, name: str, value: float) -> str:
-    """Return the ε of a target named "mu" or "epsilon"."""
-    return wording.epsilon_text(wording.target_epsilon(name, value, this.evaluation.delta))
+    first, *others = np.unique(this.target_epsilon[label])
+    swept = others or any(name in this.best[label].dims for name in LEVELS)
+    return "" if swept or np.isnan(first) else f" (target {wording.epsilon_text(first)})"
 
 
 def chosen_tables(this: Summary) -> list[Sheet]:
@@ -251,7 +247,9 @@ def _grid_table(
             table.add_section()
         coordinates = []
         for name, value in point.items():
-            coordinates += [f"{value:g}", *[_target_text(this, name, value)] * (name in beside)]
+            coordinates.append(f"{value:g}")
+            if name in beside:
+                coordinates.append(wording.epsilon_text(wording.target_epsilon(name, value, this.evaluation.delta)))
         table.add_row(*coordinates, *(_text(texts, point, previous) for texts in columns.values()))
         previous = point
     return table
