@@ -27,7 +27,7 @@ from fedprivjax.report.remarks import footnotes
 from fedprivjax.report.run_plots import plot_run
 from fedprivjax.report.summary import Summary, summary, summary_of
 from fedprivjax.report.tables import choice_table, realised_differs, realised_table, results_table, results_tables
-from fedprivjax.sweeps.results import require_scalars, trials_as_seeds, vector_axes
+from fedprivjax.sweeps.results import require_scalars, trials_as_seeds
 
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
 
@@ -195,11 +195,8 @@ def summarised(results: Showable, iterate: str | None) -> Summary:
 def usual_metric(this: Summary, against: str = plots.EPSILON) -> str:
     """Return the metric that the command line draws first."""
     places = {plots.ROUND: "over_rounds"} | dict.fromkeys((plots.COSTS, *plots.COST), "against_costs")
-    names = usual(places.get(against, "against_epsilon"))
-    for data in this.best.values():
-        recorded = (name for name in data if plots.ROUND in data[name].dims)
-        names += [str(name) for name in recorded if not vector_axes(data[name], data)]
-    found = next(filter(this.recorded, names), None)
+    scalars = [name for name, axes in this.recorded_axes.items() if not axes]
+    found = next(filter(this.recorded, [*usual(places.get(against, "against_epsilon")), *scalars]), None)
     if found is None:
         raise Refusal("results must have a recorded metric to be drawn, got none")
     return found
@@ -212,8 +209,7 @@ def require_recorded_by(this: Summary, metric: str | Metric, others: Iterable[st
         others: names that a misspelt metric may mean, for suggestions.
     """
     name = known(metric).name
-    names = dict.fromkeys(str(n) for data in this.best.values() for n in data if plots.ROUND in data[n].dims)
     if not this.recorded(name):
-        require_recorded(name, names, others=others)
+        require_recorded(name, this.recorded_axes, others=others)
     for data in this.best.values():
         require_scalars(name, data)

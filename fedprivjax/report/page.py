@@ -24,7 +24,7 @@ from fedprivjax.layout.wording import grouped, points_of
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
 from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report import display
-from fedprivjax.report.remarks import attributes, is_large, non_private_metrics
+from fedprivjax.report.remarks import attributes, is_large, names_in
 from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import chosen_tables
 
@@ -126,7 +126,7 @@ def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[
         drawn: whether the page has a plot of the partition.
     """
     chosen = [f"{label}: {data.attrs['selected']}" for label, data in best.items() if "selected" in data.attrs]
-    private = non_private_metrics(best)
+    private = names_in(best, "non_private_metrics")
     large = [label for label, data in best.items() if is_large(data)]
     none = [label for label, data in best.items() if np.isinf(data["realised_epsilon"]).any()]
     return [

@@ -21,10 +21,10 @@ from fedprivjax.layout.drawing import Panel
 from fedprivjax.layout.wording import Point, points_of, power_text, relations
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
-from fedprivjax.report.summary import PANELS, Cells, Summary, at, target_of
+from fedprivjax.report.summary import PANELS, Cells, Summary, at, axes_of, target_of
 from fedprivjax.report.tables import AXES, CONSTANT, COUNTED, differ_in_costs, run_costs, with_costs
 from fedprivjax.sweeps.intervals import of_iterate
-from fedprivjax.sweeps.results import has, preferred, vector_axes
+from fedprivjax.sweeps.results import has, preferred
 
 LONGER = 3  # ratio of the longest to the shortest run above which the axis of rounds is logarithmic
 CURVE = 3  # smallest number of values of a swept setting for a curve
@@ -85,7 +85,7 @@ def metric_against(this: Summary, axis: str = "machines", metric: str | Metric =
     remaining ones are as in `Summary.drawn`.
     """
     first = next(iter(this.best.values()))
-    others = [str(name) for name in first["diverged"].dims if name not in (axis, "seed")]
+    others = [name for name in axes_of(first) if name != axis]
     this, cells, figure, panels = _panelled(this, metric, (axis,), others[:1])
     positive = _positive(cells) and np.isinf(cells.limits[1])
     along = {label: data[axis] for label, data in this.best.items() if axis in data.dims}
@@ -162,8 +162,7 @@ def _of_clients(runs: xr.DataArray) -> np.ndarray:
 
 def client_metrics(this: Summary) -> list[str]:
     """Return the names of the recorded metrics that have a value for every client."""
-    found = [(str(name), data) for data in this.best.values() for name in data.data_vars if "round" in data[name].dims]
-    return list(dict.fromkeys(name for name, data in found if vector_axes(data[name], data) == [CLIENT]))
+    return [name for name, axes in this.recorded_axes.items() if axes == [CLIENT]]
 
 
 def all_plots(this: Summary) -> dict[str, Figure]:
@@ -190,8 +189,8 @@ def all_plots(this: Summary) -> dict[str, Figure]:
 
 def drawn_against(this: Summary) -> dict[str, Callable[[str | Metric], Figure]]:
     """Return the function that draws a metric against each available axis: ε, swept settings, rounds, costs, a grid."""
-    sizes = [(str(name), n) for data in this.best.values() for name, n in data["diverged"].sizes.items()]
-    swept = list(dict.fromkeys(name for name, size in sizes if size > 1 and name not in (*LEVELS, "seed")))
+    pairs = [(name, data.sizes[name]) for data in this.best.values() for name in axes_of(data) if name not in LEVELS]
+    swept = list(dict.fromkeys(name for name, size in pairs if size > 1))
     found: dict[str, Callable[[str | Metric], Figure]] = {}
     if _sweeps_epsilon(this):
         found[EPSILON] = partial(metric_against_epsilon, this)
@@ -209,8 +208,7 @@ def curves(this: Summary) -> list[str]:
 
     If ε is swept too, only machines, records and rounds are drawn.
     """
-    data = next(iter(this.best.values()))
-    first = [str(name) for name in data["diverged"].dims if name not in ("seed", *LEVELS)]
+    first = [name for name in axes_of(next(iter(this.best.values()))) if name not in LEVELS]
     long = [name for name in first if all(data.sizes.get(name, 1) >= CURVE for data in this.best.values())]
     return [name for name in long if not _sweeps_epsilon(this) or name in ("machines", "records", "rounds")]
 

@@ -39,7 +39,7 @@ def footnotes(this: Summary) -> list[str]:
     lines += [*(sweep_notes(best, this.tabulated[0]) if this.tabulated else []), *_unequal(best)]
     lines += [*([] if this.hides_sizes else _used(best)), *_expected(best), *_baselines(this)]
     lines += [] if this.hides_sizes else _weights(best)
-    names = non_private_metrics(best)
+    names = names_in(best, "non_private_metrics")
     if names:
         lines.append(f"non-private metric{'s' * (len(names) > 1)}: {', '.join(names)}")
     prepared = attributes(best, "non_private_data")
@@ -136,17 +136,12 @@ def is_large(data: xr.Dataset) -> bool:
     return bool(((values > LARGE_EPSILON) & np.isfinite(values)).any())
 
 
-def non_private_metrics(best: Mapping[str, xr.Dataset]) -> list[str]:
-    """Return the recorded metrics that are computed on private data, which no guarantee covers."""
-    return _names(best, "non_private_metrics")
-
-
 def attributes(best: Mapping[str, xr.Dataset], name: str) -> list[str]:
     """Return the distinct texts of an attribute of the datasets. Empty ones are left out."""
     return [text for text in dict.fromkeys(data.attrs.get(name, "") for data in best.values()) if text]
 
 
-def _names(best: Mapping[str, xr.Dataset], name: str) -> list[str]:
+def names_in(best: Mapping[str, xr.Dataset], name: str) -> list[str]:
     """Return the distinct names in an attribute of the datasets, which are separated by commas."""
     return list(dict.fromkeys(each for text in attributes(best, name) for each in text.split(", ")))
 
@@ -166,7 +161,7 @@ def _weights(best: Mapping[str, xr.Dataset]) -> list[str]:
 
 def _expected(best: Mapping[str, xr.Dataset]) -> list[str]:
     """Return a line that names costs of secret samples or cohorts, which are expected values."""
-    costs = " and ".join(COUNTED[name] for name in _names(best, "expected"))
+    costs = " and ".join(COUNTED[name] for name in names_in(best, "expected"))
     return [f"{costs}: expected values where samples or participation are secret"] if costs else []
 
 

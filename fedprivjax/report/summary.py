@@ -67,6 +67,11 @@ def as_good(means: Any, best: float, half: float, metric: Metric) -> Any:
     return (means == end) | is_better(means, end, metric)
 
 
+def axes_of(data: xr.Dataset) -> list[str]:
+    """Return the names of a dataset's swept settings."""
+    return [str(name) for name in data["diverged"].dims if name != "seed"]
+
+
 def target_of(data: xr.Dataset) -> xr.DataArray | None:
     """Return the ε of every value of a swept privacy target, or None if none is swept."""
     for name in (name for name in LEVELS if name in data.dims):
@@ -121,12 +126,9 @@ def alone_of(best: Mapping[str, xr.Dataset], name: str) -> dict[str, Interval]:
     """
     computed = {label: alone(data, name) for label, data in best.items()}
     found = {label: along(interval) for label, interval in computed.items() if interval is not None}
-    groups: dict[str, list[str]] = {}  # labels of equal means, by the first of them
-    for label, (mean, _) in found.items():
-        first = next(other for other in found if found[other][0].equals(mean))
-        groups.setdefault(first, []).append(label)
-    names = {first: f"{ALONE} ({', '.join(labels)})" if len(groups) > 1 else ALONE for first, labels in groups.items()}
-    return {name: found[first] for first, name in names.items()}
+    equal = [tuple(label for label in found if found[label][0].equals(mean)) for mean, _ in found.values()]
+    groups = dict.fromkeys(equal)
+    return {f"{ALONE} ({', '.join(group)})" if len(groups) > 1 else ALONE: found[group[0]] for group in groups}
 
 
 def along(interval: Interval) -> Interval:
@@ -247,6 +249,12 @@ class Summary:
         """Return True if a protocol recorded the metric."""
         return any(has(data, name) for data in self.best.values())
 
+    @property
+    def recorded_axes(self) -> dict[str, list[str]]:
+        """Names of all recorded metrics, each with the axes of an array, or none for a scalar (see `vector_axes`)."""
+        every = [(name, data) for data in self.best.values() for name in data.data_vars if "round" in data[name].dims]
+        return {str(name): vector_axes(data[name], data) for name, data in every}
+
     def shown_in(self, place: str) -> list[Metric]:
         """Return the metrics that are shown in a place (see `Metric.shown`): built-in ones first, then custom ones."""
         own = self.evaluation.custom_metrics.values()
@@ -301,7 +309,7 @@ class Summary:
         reduced: dict[str, xr.Dataset] = {}
         values: dict[str, list[float]] = {}
         for label, data in self.best.items():
-            free = [str(name) for name in data["diverged"].dims if name not in (*axes, "seed")]
+            free = [name for name in axes_of(data) if name not in axes]
             given = {name: value for name, value in self.evaluation.at.items() if name in free}
             chosen = [name for name in tunable(data["diverged"]) if name in free and name not in given]
             middle = {name: float(data[name].values[data.sizes[name] // 2]) for name in free if name not in chosen}
@@ -356,7 +364,7 @@ def _joined_axes(datasets: Mapping[str, xr.Dataset]) -> dict[str, list[float]]:
     A single value counts only if no dataset has another one.
     """
     axes: dict[str, list[float]] = {}
-    pairs = [(name, data[name].values.tolist()) for data in datasets.values() for name in _axes_of(data)]
+    pairs = [(name, data[name].values.tolist()) for data in datasets.values() for name in axes_of(data)]
     for name, each in grouped(pairs).items():
         several = [values for values in each if len(values) > 1] or each
         if all(values == several[0] for values in several):
@@ -371,13 +379,8 @@ def _on_axes(data: xr.Dataset, axes: Mapping[str, list[float]]) -> xr.Dataset:
 
     Such a value is a fixed setting. It does not belong to the rows that the other datasets have.
     """
-    single = [name for name in _axes_of(data) if data.sizes[name] == 1 and data[name].values.tolist() != axes.get(name)]
+    single = [name for name in axes_of(data) if data.sizes[name] == 1 and data[name].values.tolist() != axes.get(name)]
     return data.squeeze(single, drop=True)
-
-
-def _axes_of(data: xr.Dataset) -> list[str]:
-    """Return the names of a dataset's swept settings."""
-    return [str(name) for name in data["diverged"].dims if name != "seed"]
 
 
 def _common_delta(datasets: Mapping[str, xr.Dataset]) -> float:
