@@ -181,10 +181,8 @@ def costs_table(this: Summary) -> Sheet:
 
 def _differs(costs: xr.Dataset, axis: str) -> bool:
     """Return True if a run's cost changes along an axis by more than `ALIKE`. Seconds always vary and are ignored."""
-    if axis not in costs.dims:
-        return False
     counted = [costs[name] for name in (*COUNTED, *OF_ROUND, "hours") if axis in costs[name].dims]
-    return any(bool((each.max(axis) - each.min(axis) > ALIKE * each.max(axis)).any()) for each in counted)
+    return any(_apart(each.min(axis), each.max(axis)) for each in counted)
 
 
 def _cells(costs: xr.Dataset, many: bool, timed: bool) -> list[str]:
@@ -204,6 +202,7 @@ def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:
 
 
 def _apart(one: xr.DataArray, other: xr.DataArray) -> bool:
+    """Return True if a cost differs from another at some point by more than `ALIKE` of the other."""
     return bool((abs(one - other) > ALIKE * abs(other)).any())
 
 
