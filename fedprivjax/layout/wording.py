@@ -101,21 +101,21 @@ def target_epsilon(name: str, value: Any, delta: float) -> Any:
     return value if name == "epsilon" else gdp.epsilon(value, delta)
 
 
-def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last") -> str:
-    """Return a metric's title, with its iterate and averaging over rounds."""
-    of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
-    return metric.title + of + (" averaged over rounds" if rounds == "mean" else "")
+def title_of(metric: Metric, iterate: str = OUTPUT, rounds: str = "last", rounds_to: float | None = None) -> str:
+    """Return a metric's title, with its iterate and averaging over rounds.
 
-
-def rounds_title(metric: Metric, value: float, iterate: str = OUTPUT) -> str:
-    """Return the title of the number of rounds to a value of a metric.
+    Args:
+        rounds_to: value of the metric, for the title of the number of rounds to it instead.
 
     >>> from fedprivjax.engine.metrics import known
-    >>> rounds_title(known("test_accuracy"), 0.97), rounds_title(known("test_loss"), 0.1, "last")
+    >>> title_of(known("test_accuracy"), rounds_to=0.97), title_of(known("test_loss"), "last", rounds_to=0.1)
     ('rounds to test accuracy ≥ 97.0%', "rounds to test loss ≤ 0.1000 of the iterate 'last'")
     """
     of = "" if iterate == OUTPUT else f" of the iterate '{iterate}'"
-    return f"rounds to {metric.words} {'≥' if metric.better == 'higher' else '≤'} {metric.text(value)}{metric.unit}{of}"
+    if rounds_to is None:
+        return metric.title + of + (" averaged over rounds" if rounds == "mean" else "")
+    reached = "≥" if metric.better == "higher" else "≤"
+    return f"rounds to {metric.words} {reached} {metric.text(rounds_to)}{metric.unit}{of}"
 
 
 def count_text(value: float) -> str:

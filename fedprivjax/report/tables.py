@@ -82,7 +82,7 @@ def rounds_table(this: Summary, name: str, value: float) -> Sheet:
             mean, half = mean_interval(runs.fillna(float(data["round"].max())))
             count, seeded = runs.sizes["seed"], runs.sizes["seed"] >= INTERVAL
             columns[this.labels[label]] = _texts(_rounds_text, mean, half.where(seeded), runs.count("seed"), count)
-    title = wording.rounds_title(this.metric(name), value, this.evaluation.iterate)
+    title = wording.title_of(this.metric(name), this.evaluation.iterate, rounds_to=value)
     interval = min(data.sizes["seed"] for data in this.best.values()) >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {this.over}; {_stated(this)}"
     return _grid_table(f"{title}, first evaluated round, {what}", this, this.varied, ["mu"], columns)

@@ -6,11 +6,10 @@ from itertools import groupby
 import numpy as np
 
 from fedprivjax.engine.metrics import known
-from fedprivjax.experiment import Expected
 from fedprivjax.experiment.expected import ORDER
 from fedprivjax.experiment.verdict import Verdict, describe, judged_metric, origin_of
 from fedprivjax.layout.text_table import Sheet
-from fedprivjax.layout.wording import grouped, rounds_title, title_of
+from fedprivjax.layout.wording import grouped, title_of
 
 VERDICTS = {None: "–", True: "ok", False: "MISS"}
 
@@ -22,7 +21,8 @@ def verdict_tables(found: Iterable[Verdict]) -> list[Sheet]:
 
 def _verdict_table(found: list[Verdict]) -> Sheet:
     expected = found[0].expected
-    metric, words = judged_metric(expected), _words(expected)
+    metric = judged_metric(expected)
+    words = title_of(known(expected.metric), expected.iterate, expected.rounds, expected.rounds_to)
     stated = ": ".join(filter(None, (origin_of(expected), expected.source)))
     source = f", {stated}" if stated else ""
     what, text = f"{words} (mean ± 95% interval)", metric.text
@@ -45,13 +45,6 @@ def _verdict_table(found: list[Verdict]) -> Sheet:
             difference = "" if np.isnan(v.mean) else text(v.mean - v.value, sign=True)
         table.add_row(where, f"{text(v.mean)} ± {text(v.half)}", text(v.sd), value, difference, VERDICTS[v.holds])
     return table
-
-
-def _words(expected: Expected) -> str:
-    metric, value = known(expected.metric), expected.rounds_to
-    if value is not None:
-        return rounds_title(metric, value, expected.iterate)
-    return title_of(metric, expected.iterate, expected.rounds)
 
 
 def _exponent(value: float, *, sign: bool = False) -> str:
