@@ -78,7 +78,7 @@ class Row(NamedTuple):
     """Predicted cost of one compiled program. Numbers except `memory` are those of one round on one card.
 
     Attributes:
-        name: name of the method or network, or of the algorithm if no method has its name.
+        name: name of the method or of the network. A combination without a name has that of its algorithm.
         runs: number of runs that the program makes together, as text.
         kernels: number of kernels that are launched.
         copies: number of these kernels that are copies.

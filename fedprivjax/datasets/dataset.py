@@ -58,15 +58,16 @@ class Dataset:
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
         not_covered: texts that name parts of the dataset which were computed from private data, such as a mean. No
             privacy guarantee covers these parts. Results repeat the texts.
-        machines_from: text on where in the data the list of machines was found, or empty if the list is public. A list
-            from the data may itself leak, so guarantees then assume that neighbouring datasets have the same machines.
+        machines_from: where the list of machines was found if it was read from the data, such as a column's name; ""
+            if the list is public. A list that was read from the data may leak, so guarantees then assume that
+            neighbouring datasets have the same machines.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
         raw_rows: conversion of new rows in their original form, such as rows of a table, to features for predictions.
             None if rows are given in the form of `features`.
-        padding: None, or for sequences the index of the padding, which follows the tokens 0 … padding − 1. Features are
-            then tokens, int32, shape [examples, length]. Labels may have the same shape, with a class per token, or −1
-            for a token without one.
+        padding: number that fills the ends of short sequences; None for other data. The tokens of sequences are
+            0 … padding − 1. For sequences, features are int32, shape [examples, length]. Labels may have the same
+            shape, with a class per token, or −1 for a token without one.
 
     Raises:
         ValueError: if features are not finite, labels are out of range, lengths differ, or a norm exceeds the bound.

@@ -265,7 +265,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
 
         Args:
             total: weighted sum of the participants' messages.
-            divisor: number by which the sum is divided, from `divisor`.
+            divisor: number by which the sum is divided, from the method `divisor`.
             noise: the round's noise, or None in a run without noise.
             public: clip of this round with an `AdaptiveClip`, otherwise ().
             facts: facts of the run.

@@ -215,7 +215,7 @@ class BySize(Participation):
     def known(self) -> np.ndarray:
         """Number of messages that each machine can send before its examples run out; int [machines].
 
-        They are the setting `shares`. If `shares` was not given, a run sets it to the numbers of the problem.
+        These numbers are the setting `shares`. If it was not given, a run sets it from the problem's dataset sizes.
 
         Raises:
             Refusal: if `shares` is None, because it was neither given nor set by a run.

@@ -18,7 +18,7 @@ MIN_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requir
 class MomentumSettings(NamedTuple):
     """Settings of private momentum (Algorithm 1), which `momentum_settings` returns.
 
-    Each is a number, or an array for the bounds of many runs.
+    Each is a number for one run, or an array with one entry per run.
 
     * `rounds`: number of rounds;
     * `alpha`: weight of a new gradient in the momentum;

@@ -215,12 +215,12 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
         form: "corrected", or "paper" for the numbers of the paper, of which `early` can be slightly too small.
 
     Returns:
-        Two numbers, `early` and `late`. An early sum is one whose last round is in the first two epochs.
+        Two bounds, `early` and `late`. A sum is early if its last round is in the first two epochs, otherwise late.
 
-        * `early` bounds the number of early sums that contain one record, in the first two trees together. It is
+        * `early` bounds the number of early sums of the first two trees together that contain one record. It is
           `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
-        * `late = 4(T/N)·log₂N` bounds the number of other sums that contain the record, in the first two trees
-          together. It also bounds the number of sums that contain the record in the third tree.
+        * `late = 4(T/N)·log₂N` bounds the number of late sums of the first two trees together that contain one record.
+          It also bounds the number of sums of the third tree that contain one record, early or late.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 
