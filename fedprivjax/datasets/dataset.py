@@ -58,9 +58,9 @@ class Dataset:
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
         not_covered: texts that name parts of the dataset which were computed from private data, such as a mean. No
             privacy guarantee covers these parts. Results repeat the texts.
-        machines_from: where the list of machines was found if it was read from the data, such as a column's name; ""
-            if the list is public. A list that was read from the data may leak, so guarantees then assume that
-            neighbouring datasets have the same machines.
+        machines_from: "" if the list of machines is public. If it was read from the data, a text such as "the machines,
+            which are the clients in the data". Such a list may leak, so guarantees then assume that neighbouring
+            datasets have the same machines.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
         raw_rows: conversion of new rows in their original form, such as rows of a table, to features for predictions.
