@@ -25,7 +25,8 @@ class LinearLoss:
 
     Attributes:
         outputs: number of scores of an example, such as the number of classes. 0 means one scalar score.
-        classifies: True if labels are class indices. Default: True if there are several scores.
+        classifies: True if labels are class indices. Default: True if there are several scores. Set it for two classes
+            with one scalar score.
         squared: True if the loss is half the squared error. The metric `relative_mse` requires this.
         convex: True if the loss is convex in the score, and therefore in the parameters.
         least: lower bound on the loss, or −inf if no bound is declared.
@@ -71,8 +72,11 @@ class LinearLoss:
         return self
 
     def correct(self, score: jax.Array, label: jax.Array) -> jax.Array | None:
-        """Return 1.0 if the class predicted from `score` is `label`, otherwise 0.0. None for regression."""
-        return None
+        """Return 1.0 if the class predicted from `score` is `label`, otherwise 0.0. None for regression.
+
+        Default: compare the label with `prediction`.
+        """
+        return (self.prediction(score) == label).astype(jnp.float32) if self.classifies else None
 
     def prediction(self, scores: Any) -> Any:
         """Return the predictions for scores: class indices, or values for regression.
@@ -114,8 +118,12 @@ class LinearLoss:
         return (self.outputs, features) if self.outputs else (features,)
 
     def label_range(self) -> tuple[float, float]:
-        """Return (smallest, largest) valid label. Default: (−inf, inf)."""
-        return (-inf, inf)
+        """Return (smallest, largest) valid label.
+
+        Default: if the loss classifies, the indices of its classes, which are two for one scalar score. Otherwise
+        (−inf, inf).
+        """
+        return (0, (self.outputs or 2) - 1) if self.classifies else (-inf, inf)
 
 
 @dataclass(frozen=True)

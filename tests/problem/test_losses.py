@@ -353,6 +353,22 @@ def test_a_custom_loss_needs_a_value_only():
         Kinked().slopes(jnp.float32(0))
 
 
+def test_a_custom_loss_that_classifies_has_an_accuracy_and_its_classes_as_labels():
+    class OneScore(LinearLoss):
+        classifies = True
+
+    class ThreeScores(LinearLoss):
+        outputs = 3
+
+    scores, labels = jnp.array([-1.0, -1.0, 1.0, 1.0]), jnp.array([0.0, 1.0, 0.0, 1.0])
+    assert each(OneScore().correct)(scores, labels).tolist() == [1.0, 0.0, 0.0, 1.0]
+    rows = jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+    assert each(ThreeScores().correct)(rows, jnp.array([1, 2])).tolist() == [1.0, 0.0]
+    assert (OneScore().label_range(), ThreeScores().label_range()) == ((0, 1), (0, 2))
+    assert LinearLoss().correct(scores[0], labels[0]) is None
+    assert LinearLoss().label_range() == (-inf, inf)
+
+
 def test_a_custom_kinked_loss_needs_its_kink_and_slopes_only():
     class Overshoot(Kinked):
         def kink(self, label):
