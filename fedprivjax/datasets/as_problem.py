@@ -24,6 +24,7 @@ from fedprivjax.problem.raw_rows import RawRows
 from fedprivjax.problem.sequences import LSTM, TokenLoss
 
 CHANNELS = (1, 3)  # usual numbers of channels
+SHOWN_CLASSES = 3  # in messages
 
 
 @known_keywords
@@ -146,16 +147,18 @@ def _test(dataset: Dataset | Stream, inputs: Callable[[np.ndarray], np.ndarray] 
 def _check_classes(dataset: Dataset | Stream, loss: LinearLoss) -> None:
     """Raise Refusal for a loss of fewer classes than the data have. Warn if all training labels are one class."""
     if dataset.class_names and not loss.classifies:
-        known = ", ".join(dataset.class_names[:3])
-        raise Refusal(
-            f"loss must be one that classifies, for labels are {len(dataset.class_names)} classes ({known}, …)"
-        )
+        names = dataset.class_names
+        known = ", ".join(names[:SHOWN_CLASSES]) + ", …" * (len(names) > SHOWN_CLASSES)
+        wanted = f"loss must be one that classifies, for labels are {len(names)} classes ({known})"
+        fitting = "'logistic', 'hinge' or 'softmax'" if len(names) == 2 else "'softmax'"
+        remedy = f"Set loss = {fitting}, or classifies = True in a custom loss"
+        raise Refusal(f"{wanted}, got {type(loss.unsmoothed).__name__}. {remedy}")
     if dataset.classes is None or not loss.classifies:
         return
-    plain, most = type(loss.unsmoothed).__name__, int(loss.label_range()[1]) + 1
+    plain, most = type(loss.unsmoothed).__name__, loss.label_range()[1] + 1
     target = dataset.target or dataset.name
     if most < dataset.classes:
-        wanted = f"loss must take the {dataset.classes} classes of {target!r}, got {plain}, which takes {most}"
+        wanted = f"loss must take the {dataset.classes} classes of {target!r}, got {plain}, which takes {most:g}"
         raise Refusal(f"{wanted}. Set loss = 'softmax' (Softmax({dataset.classes}))")
     if isinstance(dataset, Dataset) and dataset.labels.ndim == 1 and (dataset.labels == dataset.labels[0]).all():
         name = dataset.class_names[dataset.labels[0]] if dataset.class_names else str(dataset.labels[0])

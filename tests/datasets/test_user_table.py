@@ -2,12 +2,15 @@
 
 import re
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedprivjax import Ball, Full, NoisySGD, Refusal, Squared, from_dataset, simulate
+from fedprivjax import Ball, Full, Logistic, NoisySGD, Refusal, Softmax, Squared, from_dataset, simulate
 from fedprivjax.datasets import DataError, DataNotFound, from_frame, read_table
+from fedprivjax.problem.linear_loss import LinearLoss
+from fedprivjax.problem.losses import LOSSES
 from fedprivjax.protocols import PROTOCOLS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* lie outside ")  # of tests that clip values on purpose
@@ -402,9 +405,48 @@ def test_every_method_takes_clients_of_unequal_sizes(name):
     np.testing.assert_array_equal(owner, data.machine_of)
 
 
-def test_a_loss_of_numbers_is_refused_on_named_classes():
+@pytest.mark.parametrize(
+    ("values", "named", "losses"),
+    [
+        ("no yes", "2 classes (no, yes)", "'logistic', 'hinge' or 'softmax'"),
+        ("no yes maybe", "3 classes (maybe, no, yes)", "'softmax'"),
+        ("no yes maybe never", "4 classes (maybe, never, no, …)", "'softmax'"),
+    ],
+)
+def test_a_loss_of_numbers_is_refused_on_named_classes(values, named, losses):
+    labels = values.split()
+    data = from_frame(pd.DataFrame({"x": np.linspace(0, 1, len(labels)), "y": labels}), "y", bounds={"x": [0, 1]})
+    with pytest.raises(Refusal) as refused:
+        from_dataset(data, Squared(2.0))
+    wanted = f"loss must be one that classifies, for labels are {named}, got Squared. "
+    assert str(refused.value) == wanted + f"Set loss = {losses}, or classifies = True in a custom loss"
+    assert from_dataset(data).model.loss.classifies
+
+
+def test_a_refused_loss_of_two_classes_is_told_every_loss_that_classifies():
+    data = from_frame(pd.DataFrame({"x": [0.0, 1.0], "y": ["no", "yes"]}), "y", bounds={"x": [0, 1]})
+    with pytest.raises(Refusal) as refused:
+        from_dataset(data, Squared(2.0))
+    named = re.findall("'(.*?)'", str(refused.value))
+    assert sorted(named) == sorted(name for name, kind in LOSSES.items() if kind is Softmax or kind.classifies is True)
+
+
+def test_a_custom_loss_that_classifies_takes_the_classes_of_its_label_range():
+    class Tempered(Logistic):
+        def label_range(self):
+            return (-np.inf, np.inf)
+
+    class OneScore(LinearLoss):
+        classifies = True
+
+        def value(self, score, label):
+            return jax.nn.softplus(-(2 * label - 1) * score)
+
     frame = pd.DataFrame({"x": [0.1, 0.2, 0.3, 0.4], "y": ["no", "yes", "may be", "no"]})
     data = from_frame(frame, "y", bounds={"x": [0, 1]})
-    with pytest.raises(Refusal, match=r"^loss must be one that classifies, for labels are 3 classes \(may be, no, yes"):
-        from_dataset(data, Squared(2.0))
-    assert from_dataset(data).model.loss.classifies
+    assert isinstance(from_dataset(data, Tempered()).model.loss, Tempered)
+    with pytest.raises(Refusal, match=r"^loss must take the 3 classes of 'y', got OneScore, which takes 2\."):
+        from_dataset(data, OneScore())
+    two = from_frame(frame[frame["y"] != "may be"], "y", bounds={"x": [0, 1]})
+    problem = from_dataset(two, OneScore(), lipschitz=2.0)
+    assert problem.model.correct(problem.start, problem.take(0, 0)) == 1.0
