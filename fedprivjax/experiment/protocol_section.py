@@ -111,7 +111,7 @@ class ProtocolSettings(Settings):
         own = {*self.fixed, *self.grid, *self.participation}
 
         def place(refusal: Refusal) -> str:
-            key = "every" if refusal.setting == "eval_every" else refusal.setting
+            key = {"eval_every": "every", "metric": "metrics"}.get(refusal.setting, refusal.setting)
             for name in ("sweep", "evaluation", "participation"):
                 section = getattr(experiment, name)
                 keys = section.model_fields_set | getattr(section, "over", {}).keys()

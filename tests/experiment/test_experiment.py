@@ -584,6 +584,11 @@ INTEGERS = "a list of distinct positive integers"
         ({"protocol__0__grid": {"radius": [-1.0]}}, "[[protocol]] 'ours': radius must be positive, got -1.0"),
         ({"sweep__seeds": 0}, "[sweep] for 'ours': seeds must be at least 1, got 0"),
         ({"evaluation__metrics": []}, "evaluation.metrics must name at least one metric, got []"),
+        (
+            {"evaluation__metrics": ["excess_risk", "test_accuracy"]},
+            "[evaluation] for 'ours': metric 'test_accuracy' must have a loss that classifies, and the problem has "
+            "none",
+        ),
         ({"evaluation__delta": 1.0}, "evaluation.delta must be between 0 and 1, got 1.0"),
         (
             {"evaluation__metrics": ["distance"]},
