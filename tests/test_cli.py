@@ -844,6 +844,8 @@ def test_list_with_a_name_prints_its_settings(call):
     both = call("list", "logistic")[1]
     for words in ("logistic (losses)", "score_bound", "logistic (datasets)", "optimum_norm", "required"):
         assert words in both
+    hinge = " ".join(call("list", "hinge")[1].split())
+    assert "strength of the Moreau envelope: larger is closer to the loss, smaller is smoother" in hinge
     assert "no settings" in call("list", "test_accuracy")[1]
     assert call("list", "partition") == call("list", "problem.partition")
     assert refused(call("list", "logistc")).startswith("unknown name 'logistc', did you mean 'logistic'?")

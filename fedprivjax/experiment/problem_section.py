@@ -153,7 +153,8 @@ class Smoothable(Reflected):
     """A loss, or its Moreau envelope.
 
     Attributes:
-        smoothing: strength of the Moreau envelope; "theory" takes it from each protocol's own bound.
+        smoothing: strength of the Moreau envelope: larger is closer to the loss, smaller is smoother; "theory" takes it
+            from each protocol's own bound.
     """
 
     what, base = "loss", LinearLoss
