@@ -47,8 +47,8 @@ def footnotes(this: Summary) -> list[str]:
     if this.private and not realised_differs(this):
         lines.append(f"realised ε of the worst run: within {TOLERANCE:.0%} of its target")
     if this.above_target:
-        worst = {label: epsilon_text(float(this.epsilon[label].max())) for label in this.above_target}
-        lines.append(f"{ABOVE}: {', '.join(f'{label} (up to {text})' for label, text in worst.items())}")
+        worst = [f"{label} (up to {epsilon_text(epsilon)})" for label, epsilon in this.above_target.items()]
+        lines.append(f"{ABOVE}: {', '.join(worst)}")
     if this.below_target:
         why = "the noise rule assumes more than the sampled schedules need"
         remedy = 'calibrate_to = "plan" in [[protocol]] gives the smallest noise for them'

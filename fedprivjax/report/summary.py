@@ -210,10 +210,11 @@ class Summary:
         return found.pop() if len(found) == 1 and found.isdisjoint({"nan", "inf"}) else ""
 
     @cached_property
-    def above_target(self) -> list[str]:
-        """Labels of the protocols whose realised ε is above a target by more than the noise's calibration may leave."""
+    def above_target(self) -> dict[str, float]:
+        """Largest realised ε that is above its target by more than calibration may leave, by label; no others."""
         most = {label: (1 + SLACK) * target for label, target in self.target_epsilon.items()}
-        return [label for label, target in most.items() if (self.epsilon[label] > target).any()]
+        above = {label: self.epsilon[label].where(self.epsilon[label] > target) for label, target in most.items()}
+        return {label: float(epsilon.max()) for label, epsilon in above.items() if epsilon.notnull().any()}
 
     @cached_property
     def misses_target(self) -> bool:

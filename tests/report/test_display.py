@@ -262,6 +262,8 @@ def test_a_single_table_and_its_latex_form_state_a_realised_epsilon_above_its_ta
     text = fpj.frame({"ours": above}, "excess_risk").to_latex()
     assert "% realised ε at δ = 1e-05, the worst of 3 seeds: mu 8, target ε 65.4 !, ours 654 !" in text
     assert r"realised $\varepsilon$ is above its target: ours (up to 654 !)} \\" in text
+    first = ours.assign(realised_epsilon=ours["realised_epsilon"] * xr.where(ours["mu"] == 1, 1.5, 1))
+    assert "realised ε is above its target: ours (up to 6.57)" in fpj.table({"ours": first}, "excess_risk").notes
     assert "realised" not in fpj.frame({"ours": ours}, "excess_risk").to_latex().replace(
         "% realised ε of the worst", ""
     )
