@@ -132,6 +132,9 @@ class Imported(Reflected):
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
+        if "found" in raw:
+            given = f"got {raw['found']!r}. Rename the argument"
+            raise Refusal(f"found must be left out of the table of {cls.what} {raw['kind']!r}, {given}")
         return {**raw, "found": resolve(cls.what, raw["kind"], {}, context)}
 
     def made(self, **filled: Any) -> Any:
@@ -166,7 +169,7 @@ def sections(
     def key(raw: Any) -> Any:
         table = {"kind": raw} if isinstance(raw, str) else raw
         kind = table.get("kind", default) if isinstance(table, Mapping) else getattr(table, "kind", None)
-        return OWN if ":" in str(kind) else kind
+        return OWN if isinstance(kind, str) and ":" in kind else kind
 
     models = {kind: _section(base, kind, maker, extra.get(kind, {})) for kind, maker in makers.items()}
     both = (custom, base)

@@ -104,6 +104,10 @@ def test_a_custom_sets_numbers_are_swept(place):
             {"constraint": {"kind": "signed:Signed", "mist": 1.0}},
             "unknown option of constraint signed:Signed 'mist', did you mean 'most'?",
         ),
+        (
+            {"constraint": {"kind": "signed:Signed", "found": 1.0}},
+            "found must be left out of the table of constraint 'signed:Signed', got 1.0. Rename the argument",
+        ),
     ],
 )
 def test_mistakes_with_a_custom_set(place, problem, message):

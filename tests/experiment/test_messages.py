@@ -122,6 +122,7 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
             ("[participation]", '[participation]\nkind = "bernoulli"'),
             "unknown participation.kind 'bernoulli', did you mean 'binomial'?",
         ),
+        (("[participation]", "[participation]\nkind = 07:32:00"), "unknown participation.kind '07:32:00' (nearest: "),
         (("dataset = ", "rounds = 2\ndataset = "), "rounds must be in [participation], got it in [problem]. Move it"),
         (
             ("[participation]", "[participation]\nseeds = 3"),
