@@ -76,15 +76,14 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
 def target_of(protocol, *, mu: float | None = None, epsilon: Any = None, delta: float | None = None) -> Target:
     """Return the given target, or the protocol's target if none is given.
 
-    If the protocol has a `noise_std`, an ε per machine sets only the ratios of the machines' noise.
+    If the protocol has a `noise_std`, its own ε per machine sets only the ratios of the machines' noise.
 
     Raises:
         Refusal: if there is no target or more than one.
     """
     if mu is None and epsilon is None:
-        mu, epsilon = protocol.mu, protocol.epsilon
-    if protocol.noise_std is not None and np.ndim(epsilon):
-        epsilon = None
+        ratios = protocol.noise_std is not None and np.ndim(protocol.epsilon) > 0
+        mu, epsilon = protocol.mu, None if ratios else protocol.epsilon
     target = Target(mu=mu, epsilon=epsilon, noise_std=protocol.noise_std, delta=delta)
     return privacy_of(protocol).machine_target(target)
 

@@ -292,3 +292,11 @@ def test_a_rule_that_gives_more_privacy_states_it():
     protocol = ruled(0.01)
     plan = plan_of(protocol, Full(4))
     assert calibrate(protocol, PROBLEM, plan, mu=1.0).event(PROBLEM, plan).mu == pytest.approx(0.01)
+
+
+def test_a_target_of_each_machine_next_to_a_given_noise_is_refused():
+    problem = linear_problem(np.ones((2, 4, 1)), np.ones((2, 4)), Logistic(), feature_bound=1.0)
+    protocol = NoisyMinibatchSGD(noise_std=1.0, step_size=0.1, clip=1.0, batch=2)
+    plan = draw_plan(problem, Full(2), 2, 0, sampler=protocol.minibatches)
+    with pytest.raises(ValueError, match="epsilon or noise_std must be given, not both"):
+        calibrate(protocol, problem, plan, epsilon=[1.0, 2.0], delta=DELTA)
