@@ -163,8 +163,8 @@ def sweep(
             results only by rounding. On an accelerator, Refusal is raised if the compiled program of a chunk needs more
             than the free memory.
         min_chunks: smallest number of chunks. Many chunks are easier to share between processes, a few large chunks
-            keep an accelerator busier. With 1, the memory budget alone determines the size of chunks. If a device has
-            fewer runs than `min_chunks`, there is one chunk for each seed.
+            keep an accelerator busier. With 1, the memory budget alone determines the size of chunks. There may be
+            fewer chunks if a device has fewer runs than `min_chunks`: each of its chunks has runs of one seed only.
         progress: True shows when plans are sampled and noise is calibrated, then after every chunk the finished runs
             and the time left. A callable is called with (finished runs, total runs).
         on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation, when the
