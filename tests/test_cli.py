@@ -658,6 +658,29 @@ def test_a_results_folder_of_other_settings(call, spec):
     assert Path("there", "spec.toml").read_bytes() == before
 
 
+@pytest.mark.parametrize("command", ["run", "reproduce"])
+def test_a_results_folder_is_checked_before_runs_are_prepared(call, spec, monkeypatch, command):
+    def prepared(*_, **__):
+        pytest.fail("prepared")
+
+    monkeypatch.setattr(listed, "ready_experiment", prepared)
+    monkeypatch.setattr(runner, "ready_experiment", prepared)
+    folder.claim(Path("there"), experiment.load(spec, {"sweep.seeds": 3}))
+    other = "results folder there holds results of different settings: "
+    for more in ([], ["--resume"]):
+        assert refused(call(command, spec, "--out", "there", *more)).startswith(other)
+    with pytest.raises(fedprivjax.Refusal, match=f"^{other}"):
+        runner.run(experiment.load(spec), Path("there"), resume=True)
+    chunks = Path("there", folder.CHUNKS)
+    chunks.mkdir()
+    (chunks / "0.npz").touch()
+    unfinished = "results folder there holds an unfinished run: add --resume"
+    same = ["--set", "sweep.seeds=3"]
+    assert refused(call(command, spec, "--out", "there", *same)).startswith(unfinished)
+    with pytest.raises(fedprivjax.Refusal, match=f"^{unfinished}"):
+        runner.run(experiment.load(spec, {"sweep.seeds": 3}), Path("there"))
+
+
 def test_results_are_shown_again_from_their_folder(call, spec, file_size_limit):
     status, first, _ = call("run", spec)
     assert status == 0

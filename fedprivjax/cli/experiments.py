@@ -195,14 +195,13 @@ def _named_together(spec: str, change: Change, folder: Out, *, resume: bool, tin
 def _claim_each(chosen: dict[str, Named], *, shared: bool = False) -> None:
     """Create the results folders of several experiments. That of a single one is created by its run.
 
-    Raise Refusal if a single one has nothing to resume, unless other processes share its folder.
+    The folder of a single one is checked before its runs are prepared.
     """
     from fedprivjax.experiment import folder as results_folder
 
     first, *others = chosen.values()
     if not others:
-        if first.resume and not shared:
-            results_folder.require_begun(first.folder)
+        results_folder.check_settings(first.folder, first.experiment, resume=first.resume, shared=shared)
         return
     for name, one in chosen.items():
         with within(name):

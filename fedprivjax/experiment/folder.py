@@ -55,15 +55,9 @@ def claim(
     spec, settings = folder / SPEC, to_mapping(experiment)
     _require_texts({**settings, **(source or {}), "results folder": str(folder)})
     again = resume or shared
-    if resume and not shared:
-        require_begun(folder)
-    if spec.is_file() and (other := _settings(spec)) != (own := without_callback(settings)):
-        differ = "" if other is None else f": {_differences(other, own)}"
-        raise Refusal(f"results folder {folder} holds results of different settings{differ}. Choose another with --out")
+    check_settings(folder, experiment, resume=resume, shared=shared)
     if inputs is not None:
         check_inputs(folder, inputs, again=again)
-    if not again and any(_chunks(part) for part in (folder, folder / CHOICE)):
-        raise Refusal(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
     files = {spec: tomli_w.dumps(settings)}
     if inputs is not None and not (again and _in_use(folder)):
         files[folder / INPUTS] = inputs.text()
@@ -71,6 +65,24 @@ def claim(
         write_together(files)
     except OSError as error:
         raise Refusal(f"results folder {folder} must be writable: {error.strerror}") from error
+
+
+def check_settings(folder: Path, experiment: Experiment, *, resume: bool = False, shared: bool = False) -> None:
+    """Raise Refusal if the folder holds results of other settings or an unfinished run, or has nothing to resume.
+
+    This reads small files only. It therefore precedes the preparation of runs, which may take minutes.
+
+    Args:
+        resume, shared: as in `claim`.
+    """
+    spec, own = folder / SPEC, without_callback(to_mapping(experiment))
+    if resume and not shared and not begun(folder):
+        raise Refusal(f"nothing to resume in {folder}. Leave out --resume (resume=True) to start a run")
+    if spec.is_file() and (other := _settings(spec)) != own:
+        differ = "" if other is None else f": {_differences(other, own)}"
+        raise Refusal(f"results folder {folder} holds results of different settings{differ}. Choose another with --out")
+    if not (resume or shared) and any(_chunks(part) for part in (folder, folder / CHOICE)):
+        raise Refusal(f"results folder {folder} holds an unfinished run: add --resume, or choose another with --out")
 
 
 def check_inputs(folder: Path, inputs: Inputs, *, again: bool = True) -> None:
@@ -113,12 +125,6 @@ def _in_use(folder: Path) -> bool:
 def begun(folder: Path) -> bool:
     """Return True if a run into the folder has begun."""
     return (folder / SPEC).is_file()
-
-
-def require_begun(folder: Path) -> None:
-    """Raise Refusal if no run into the folder has begun, so that there is nothing to resume."""
-    if not begun(folder):
-        raise Refusal(f"nothing to resume in {folder}. Leave out --resume (resume=True) to start a run")
 
 
 def finished(folder: Path) -> bool:

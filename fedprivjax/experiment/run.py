@@ -64,8 +64,8 @@ def run(
     Raises:
         ValueError: if settings are invalid, before compilation, or the folder holds other results.
     """
-    if resume and folder is not None:
-        from_first(lambda: results_folder.require_begun(folder))
+    if folder is not None:
+        from_first(lambda: results_folder.check_settings(folder, experiment, resume=resume))
     return run_ready(ready_experiment(experiment), folder, resume=resume, progress=progress, done=done)
 
 
