@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.simulate import STEPS
+from fedprivjax.experiment.build import NON_PRIVATE
 from fedprivjax.layout.wording import CHOSEN_NOTE, epsilon_text, grouped, guarantees_in, statement
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, tunable
@@ -95,14 +96,18 @@ def _below_alone(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
 
 
 def _above_non_private(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
-    """Return a remark for each private protocol that is better in some cell than a non-private one.
+    """Return a remark for each private protocol that is better in some cell than its own baseline without noise.
 
-    The difference of means must exceed the root sum of squares of both half-widths.
+    The difference of means must exceed the root sum of squares of both half-widths. Protocols that are equal without
+    noise share a baseline, under the label of one of them. A protocol without a baseline under its own label is
+    therefore compared with all of the same method.
     """
     free = [label for label in cells.runs if np.isinf(best[label]["realised_mu"]).all()]
+    method = {label: best[label].attrs.get("protocol") for label in cells.runs}
     lines = []
     for label in (label for label in cells.runs if label not in free):
-        for other in free:
+        own = f"{label}, {NON_PRIVATE}"
+        for other in [own] if own in free else [one for one in free if method[one] == method[label]]:
             (mean, half), (level, around) = cells.intervals[label], cells.intervals[other]
             better = _gap(mean, level, cells) > np.hypot(half.fillna(0), around.fillna(0))
             if better.any():

@@ -174,6 +174,29 @@ def test_a_private_mean_above_a_non_private_one_has_a_remark(best):
     assert line.startswith("ours is better than free, which has no noise, in 2 of 4 cells of test accuracy: tune")
 
 
+def test_a_private_mean_is_compared_with_its_own_baseline(best):
+    def named(label, level, protocol):
+        return (
+            best[label].assign(test_accuracy=0.0 * best[label]["test_accuracy"] + level).assign_attrs(protocol=protocol)
+        )
+
+    results = {
+        "a": named("ours", 0.5, "A"),
+        "b": named("ours", 0.6, "B"),
+        "shares a's": named("ours", 0.7, "A"),
+        "a, non-private": named("free", 0.1, "A"),
+        "b, non-private": named("free", 0.2, "B"),
+    }
+    found = [
+        line.partition(", which has")[0] for line in remarks.footnotes(summary(make(), results)) if "better" in line
+    ]
+    assert found == [
+        "a is better than a, non-private",
+        "b is better than b, non-private",
+        "shares a's is better than a, non-private",
+    ]
+
+
 def test_epsilon_is_next_to_mu_and_large_ones_are_marked(best):
     found = columns(tables.results_table(summary(make(), best), "test_loss"))
     epsilon = next(cells for name, cells in found.items() if "ε" in name)
