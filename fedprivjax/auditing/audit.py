@@ -138,8 +138,9 @@ class Audit:
         by_mu = "" if claim.mu is None else f", ε ≥ {down(bounds.gdp_epsilon_lower, 3)} by μ"
         verdict = f"refuted by {', '.join(self.refuted)}" if self.refuted else "not refuted"
         return (
-            f"{self.protocol}, trust {claim.terms.against}: claimed ε = {up(claim.epsilon, 4)} at δ = {claim.delta:g}; "
-            f"proved at 95%: ε ≥ {down(bounds.epsilon_lower, 3)}{by_mu}, by {sum(bounds.runs)} runs; {verdict}"
+            f"{self.protocol}, trust {claim.terms.against}: claimed ε = {up(claim.epsilon, 4)} at δ = {claim.delta:g} "
+            f"on the audit's own small federation; proved at 95%: ε ≥ {down(bounds.epsilon_lower, 3)}{by_mu}, "
+            f"by {bounds.runs[0]} runs on each of two datasets; {verdict}"
         )
 
     __repr__ = __str__

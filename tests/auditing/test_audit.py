@@ -63,6 +63,12 @@ def test_an_audit_stays_below_its_claim(finished):
     assert [found.bounds.runs for found in finished.found] == [(1000, 1000)] * 4 + [(500, 500)]
 
 
+def test_the_text_names_the_federation_and_the_runs_on_each_dataset(finished):
+    said = str(finished)
+    assert f" at δ = {finished.guarantee.delta:g} on the audit's own small federation; proved at 95%: ε ≥ " in said
+    assert ", by 1000 runs on each of two datasets; not refuted" in said
+
+
 def test_no_score_is_tighter_than_the_likelihood_ratio_by_much(finished):
     best = finished.best.bounds.mu_lower
     assert all(found.bounds.mu_lower < best + 0.2 for found in finished.found)
