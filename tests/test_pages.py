@@ -91,6 +91,14 @@ def test_a_page_of_a_method_or_paper_has_a_picture_and_of_a_paper_its_citation(p
         assert f"eprint    = {{{number}}}" in text
 
 
+@pytest.mark.parametrize("page", sorted(PAGES.rglob("*.md")), ids=lambda page: page.relative_to(PAGES).as_posix())
+def test_a_label_with_the_words_of_a_heading_stands_above_it(page):
+    text = page.read_text()
+    headings = {re.sub(r"\W+", "-", words.lower()) for words in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    labels = re.findall(r"^\(([\w-]+)\)=\n+(?:#+ )?(.*)$", text, re.MULTILINE)
+    assert [(label, words) for label, words in labels if label in headings - {re.sub(r"\W+", "-", words.lower())}] == []
+
+
 @pytest.mark.slow  # continuous integration runs slow tests with the extra "docs", which has docutils
 def test_every_formula_is_understood():
     latex2mathml = pytest.importorskip("docutils.utils.math.latex2mathml")
