@@ -1,11 +1,16 @@
 """The contract detects a query other than the point at which gradients are computed."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from cases import CASES, ROUNDS, sparing
+from jax.flatten_util import ravel_pytree
 from restating import buggy
 
 from fedprivjax import DPMu2, LocalSGD, NoisySGD, UserAGD
 from fedprivjax.testing import PROPERTIES, Trial
+from fedprivjax.testing.contract import Watched
 
 QUERY = "the query is where gradients are taken"
 
@@ -28,6 +33,29 @@ def test_a_wrong_query_fails(name):
     trial = Trial(WRONG[name](**settings), case.problem, case.participation, ROUNDS)
     with pytest.raises(AssertionError, match=r"^query must be the point at which round \d takes gradients"):
         PROPERTIES[QUERY](trial)
+
+
+@pytest.mark.parametrize("points", [None, 0], ids=["one point", "a point an example"])
+def test_callbacks_are_not_unrolled_over_examples(points):
+    """Unrolled callbacks of thousands of records compile for minutes."""
+    problem = CASES["sgd-server-clipped-last"].problem
+    watched, number = Watched(problem.model), problem.examples
+    at = problem.start if points is None else jax.tree.map(lambda leaf: jnp.stack([leaf] * number), problem.start)
+    losses = jax.vmap(watched.value, (points, 0))
+    assert str(jax.make_jaxpr(losses)(at, problem.pool)).count("callback[") == 1
+    jax.block_until_ready(losses(at, problem.pool))
+    jax.effects_barrier()
+    assert len(watched.evaluations) == number > 50
+
+
+def test_evaluations_are_recorded_where_a_loss_is_differentiated():
+    problem = CASES["sgd-server-clipped-last"].problem
+    watched, example = Watched(problem.model), jax.tree.map(lambda leaf: leaf[0], problem.pool)
+    jax.block_until_ready(jax.grad(watched.value)(problem.start, example))
+    jax.effects_barrier()
+    ((point, number),) = watched.evaluations
+    assert number == 0
+    assert np.array_equal(point, ravel_pytree(problem.start)[0])
 
 
 def test_a_method_that_asks_no_model_has_nothing_to_show():
