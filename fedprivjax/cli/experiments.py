@@ -96,9 +96,9 @@ def report(folder: Annotated[Path, typer.Argument(help="a results folder")]) -> 
 def privacy(spec: Spec, change: Change = None) -> None:
     """State the guarantee of every protocol of an experiment, by theorem and by accountant, without running it."""
     from fedprivjax.experiment import jobs as listed
+    from fedprivjax.experiment.build import one_trial
     from fedprivjax.layout.wording import grouped
     from fedprivjax.report import guarantees
-    from fedprivjax.testing.tiny import one_trial
 
     experiment = one_trial(load(spec, change))
     delta = experiment.evaluation.delta
@@ -139,6 +139,7 @@ def _named(
     from fedprivjax import experiment as experiments
     from fedprivjax.experiment import folder as results_folder
     from fedprivjax.experiment import verdict
+    from fedprivjax.experiment.build import one_trial
     from fedprivjax.experiment.jobs import ready_experiment
     from fedprivjax.testing import tiny as scaled_down
 
@@ -162,7 +163,7 @@ def _named(
         found[name] = Named(made, into, again, _source(name, change, tiny=tiny))
     for name, one in found.items() if several else ():
         with within(name), status_line(f"reading {name}") as say:
-            ready_experiment(scaled_down.one_trial(one.experiment), say, judge=judge)
+            ready_experiment(one_trial(one.experiment), say, judge=judge)
     return found
 
 

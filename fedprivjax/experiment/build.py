@@ -198,6 +198,12 @@ def _column(data: datasets.Dataset, name: str | None) -> np.ndarray:
     return data.columns[name]
 
 
+def one_trial(experiment: Experiment) -> Experiment:
+    """Return the experiment with its first seed and trial only. Its guarantees hold for every trial."""
+    trials = None if experiment.sweep.trials is None else 1
+    return experiment.but(sweep=experiment.sweep.but(trials=trials, seeds=1))
+
+
 def with_baselines(experiment: Experiment) -> Experiment:
     """Return the experiment with its baseline protocols added after those of the file. Equal ones are added once."""
     if NON_PRIVATE not in experiment.evaluation.baselines:

@@ -1,1 +1,1 @@
-"""What all tables and figures share: text, numbers in words, colours, styles and panels."""
+"""Shared parts of tables and figures: text, formatted numbers, colours, styles and panels."""

@@ -18,10 +18,11 @@ from fedprivjax.experiment import to_mapping
 from fedprivjax.experiment.results import Results
 from fedprivjax.layout.wording import Point, guarantees_in, of_axes, points_of
 from fedprivjax.privacy.relations import RELATIONS
+from fedprivjax.privacy.rounding import SLACK
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.privacy.terms import TRUST
 from fedprivjax.report.display import summarised, usual_metric
-from fedprivjax.report.summary import TOLERANCE, Cells, Summary
+from fedprivjax.report.summary import Cells, Summary
 from fedprivjax.report.tables import run_costs
 from fedprivjax.sweeps.intervals import INTERVAL
 from fedprivjax.sweeps.provenance import checksums
@@ -67,9 +68,8 @@ class Fields(BaseModel):
     @model_validator(mode="after")
     def _at_most_its_target(self) -> Self:
         target = self.target_epsilon
-        if target is not None and self.epsilon > (1 + TOLERANCE) * target:
-            limit = f"its target {target:g}, up to {TOLERANCE:.0%}"
-            raise Refusal(f"epsilon must be at most {limit}, got {self.epsilon}")
+        if target is not None and self.epsilon > (1 + SLACK) * target:
+            raise Refusal(f"epsilon must be at most its target {target:g}, got {self.epsilon}")
         return self
 
 

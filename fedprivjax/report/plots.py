@@ -18,10 +18,10 @@ from fedprivjax.engine.metric import Metric
 from fedprivjax.layout import colours, drawing
 from fedprivjax.layout.colours import looks
 from fedprivjax.layout.drawing import Panel
-from fedprivjax.layout.wording import Point, points_of, power_text, relations
+from fedprivjax.layout.wording import Point, grouped, points_of, power_text, relations
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.grid_plot import grid_axes, metric_over_grid
-from fedprivjax.report.summary import PANELS, Cells, Summary, at, axes_of, target_of
+from fedprivjax.report.summary import PANELS, Cells, Summary, at, axes_of, has_point, target_of
 from fedprivjax.report.tables import AXES, CONSTANT, COUNTED, differ_in_costs, run_costs, with_costs
 from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.sweeps.results import has, preferred
@@ -223,8 +223,8 @@ def _panelled(
         across: number of panels at each of these points, in a row.
     """
     this = this.drawn(metric, (*axes, *panels))
-    first = next(iter(this.best.values()))
-    points = points_of({name: first[name].values.tolist() for name in panels if name in first.dims})
+    own = ((name, data[name].values.tolist()) for data in this.best.values() for name in panels if name in data.dims)
+    points = points_of({name: sorted(set().union(*values)) for name, values in grouped(own).items()})
     points = [point for point in points for _ in range(across)]
     figure, places = drawing.panelled(len(points), across=across if across > 1 else drawing.ACROSS)
     panelled: list[Panel] = list(zip(places, points, strict=True))
@@ -236,7 +236,7 @@ def _panelled(
 def _parts(this: Summary, cells: Cells, point: Point) -> Iterator[tuple[str, xr.Dataset, dict[str, Any]]]:
     """Yield label, dataset at a point, and style of each protocol that recorded a metric."""
     for label, look in looks(this.best).items():
-        if label in cells.runs:
+        if label in cells.runs and has_point(cells.runs[label], point):
             yield label, at(this.best[label], point), {"label": this.labels[label], "ms": 4, **look}
 
 

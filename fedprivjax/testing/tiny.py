@@ -21,12 +21,6 @@ COHORT, MANY = 10, 500
 COUNTED = ("full", "uniform", "balanced", "cyclic", "one_pass")  # schemes with only numbers of machines as arguments
 
 
-def one_trial(experiment: Experiment) -> Experiment:
-    """Return the experiment with its first seed and trial only. Its guarantees hold for every trial."""
-    trials = None if experiment.sweep.trials is None else 1
-    return experiment.but(sweep=experiment.sweep.but(trials=trials, seeds=1))
-
-
 def tiny(experiment: Experiment) -> Experiment:
     """Return a scaled-down copy of the experiment for smoke tests.
 

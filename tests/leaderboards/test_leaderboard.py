@@ -171,6 +171,7 @@ def test_the_best_mean_comes_first(board):
         ({"epsilon": None}, "epsilon must be the realised ε of a private method, got none"),
         ({"epsilon": float("nan")}, "epsilon must be a finite number, got nan"),
         ({"epsilon": 40.0}, "epsilon must be at most its target"),
+        ({"target_epsilon": 1.0, "epsilon": 1.009}, "epsilon must be at most its target 1, got 1.009"),
         ({"epsilon": True}, "epsilon must be a valid number, got True"),
         ({"mean": "0.5"}, "mean must be a valid number, got '0.5'"),
         ({"command": " "}, "command must have at least 1 character, got ' '"),

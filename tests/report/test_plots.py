@@ -69,6 +69,12 @@ def test_a_panel_for_each_participation_and_a_line_for_each_protocol(best):
         np.testing.assert_allclose(flat.get_ydata(), level)
 
 
+def test_a_panel_has_only_the_protocols_that_were_run_there(best):
+    figure = plots.metric_against_epsilon(Summary({"ours": best["ours"], "free": best["free"].isel(per_round=[1])}))
+    assert [axis.get_title() for axis in figure.axes] == [f"m = {m}" for m in AXES["per_round"]]
+    assert [len(axis.lines) for axis in figure.axes] == [1, 2]
+
+
 @pytest.mark.parametrize(("shift", "at_ends"), [(0.3, True), (0.0, False)])
 def test_names_stand_at_the_ends_of_curves_where_they_fit(shift, at_ends):
     data = dataset("mu").rename(mu="epsilon")
