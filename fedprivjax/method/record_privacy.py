@@ -95,7 +95,7 @@ def check_record_settings(settings: Any, rules: Any) -> None:
 
     Lists become tuples.
     """
-    require_sampler(settings.sampler)
+    require_sampler(settings.sampler, settings.batch)
     require_choice("noise_rule", settings.noise_rule, rules)
     if isinstance(settings.delta, str):
         require_choice("delta", settings.delta, (PER_MACHINE,))

@@ -230,7 +230,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
+        batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
         sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
             its batch.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still

@@ -43,7 +43,7 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
             the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
             Leave it out if `epsilon` is a list.
-        batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
+        batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
         sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
             its batch.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still

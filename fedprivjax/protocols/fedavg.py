@@ -157,8 +157,8 @@ class FedAvg(Protocol):
         local_epochs: number of passes over a machine's records in a round. Give either this number or `local_steps`.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
             each machine (partial work). These numbers are public, and must not depend on the data.
-        batch: B, number of records of a local step, or None for all records of the machine. The sampler "full" ignores
-            B.
+        batch: B, number of records of a local step, or None for all records of the machine. None with the sampler
+            "full".
         sampler: sampler of the records of a local step: "subset", "replacement", "poisson" or "full". Only with
             `local_steps`.
         rate: public probability with which a local step uses each record, for sampler = "poisson" only. The sum is
@@ -269,7 +269,7 @@ class FedAvg(Protocol):
             )
         if self.local_epochs is not None and self.rate is not None:
             raise Refusal(f"rate must be left out with local_epochs, got {self.rate}. Use local_steps")
-        require_sampler(self.sampler)
+        require_sampler(self.sampler, self.batch)
         batch = self.work.batch  # raises Refusal for invalid numbers of steps or records
         if self.local_steps is not None:
             object.__setattr__(self, "local_steps", self.work.number)  # type: ignore[attr-defined]

@@ -277,7 +277,7 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             relies on the Lipschitz constant that the problem states.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown. If it is positive, it determines the
             step size, and later iterates have larger weights in the reported mean.
-        batch: K, number of records in a message, or one number for each machine. The sampler "full" ignores K.
+        batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
         sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
             its batch.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still

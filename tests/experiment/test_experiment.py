@@ -914,7 +914,14 @@ def test_every_leaf_can_be_swept_and_no_static_setting(name):
     assert {"step_size", "clip"} <= set(sweepable(method))
 
 
-CURVED = {"name": "noisy_minibatch_sgd", "sampler": "full", "batch": 2}
+CURVED = {"name": "noisy_minibatch_sgd", "sampler": "full"}
+
+
+def test_a_batch_that_its_sampler_would_ignore_is_refused():
+    assert refusal(small(protocol__1={**CURVED, "batch": 2})) == (
+        "[[protocol]] 'noisy_minibatch_sgd': batch must be left out with sampler = 'full', which uses all records, "
+        "got 2. Use sampler = 'subset' for minibatches"
+    )
 
 
 def test_a_setting_of_one_protocol_is_swept_in_its_grid():

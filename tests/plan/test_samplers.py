@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest, chisquare
 
-from fedprivjax import DSGD, AcceleratedMinibatchSGD, FedAvg, LocalSGD, NoisyMinibatchSGD, Refusal
+from fedprivjax import DSGD, AcceleratedMinibatchSGD, FedAvg, LocalSGD, NoisyMinibatchSGD, NoisyRecords, Refusal
 from fedprivjax.plan.participation import Full as Everyone
 from fedprivjax.plan.plan import draw_minibatches
 from fedprivjax.plan.samplers import (
@@ -31,6 +31,7 @@ from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.noise_rules import noise_stds
+from fedprivjax.protocols import ReleasedMinibatchSGD
 
 RECORDS, BATCH, ROUNDS = 6, 3, 20_000
 ROWS = np.arange(2 * RECORDS).reshape(2, RECORDS)
@@ -295,6 +296,26 @@ def test_a_public_rate_is_stated_in_place_of_batch_by_records():
     own, public = (Sampled(sampler).derivation for sampler in (Poisson(10), Poisson(10, rate=0.25)))
     assert "each record independently with probability batch/records;" in own
     assert "each record independently with probability 0.25;" in public
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (NoisyMinibatchSGD, {}),
+        (AcceleratedMinibatchSGD, {}),
+        (DSGD, {"mixing": "ring"}),
+        (ReleasedMinibatchSGD, {}),
+        (NoisyRecords, {}),
+        (FedAvg, {"local_steps": 2}),
+    ],
+)
+def test_a_batch_that_full_would_ignore_is_refused_when_a_method_is_made(method, settings):
+    assert method(sampler="full", **settings).batch is None
+    with pytest.raises(
+        Refusal,
+        match=r"^batch must be left out with sampler = 'full', which uses all records, got 10. Use sampler = 'subset'",
+    ):
+        method(sampler="full", batch=10, **settings)
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,17 @@ SAMPLERS: dict[str, type[Sampler]] = {
 }
 
 
-def require_sampler(sampler: Any) -> None:
-    """Raise Refusal unless `sampler` is the name of a sampler of the package, or a `Sampler`."""
+def require_sampler(sampler: Any, batch: Batch = None) -> None:
+    """Raise Refusal unless `sampler` is a name of `SAMPLERS` or a `Sampler`, or if it ignores a given batch."""
     if not isinstance(sampler, str | Sampler):
         raise Refusal(f"sampler must be a name, such as 'subset', or a Sampler, got {called(sampler)}")
     if isinstance(sampler, str):
         require_choice("sampler", sampler, SAMPLERS)
+    if batch is not None and sampler == Full.name:
+        raise Refusal(
+            f"batch must be left out with sampler = 'full', which uses all records, got {batch}. "
+            f"Use sampler = 'subset' for minibatches"
+        )
 
 
 def as_sampler(sampler: Sampler | str, batch: Batch = None, rate: float | None = None) -> Sampler:
