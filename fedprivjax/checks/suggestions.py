@@ -16,6 +16,7 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "clip_norm": ("clip", ""),
     "batch_size": ("batch", ""),
     "eps": ("epsilon", ""),
+    "delta": ("width", ""),  # of the Huber loss
     **dict.fromkeys(
         ("balls_in_bins", "b_min_sep"),
         ("cyclic_poisson", " Sampling by balls in bins or by b-min-sep has no guarantee here"),

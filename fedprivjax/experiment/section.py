@@ -279,6 +279,8 @@ def _refuse_key(key: str, place: Place, file: type[Settings]) -> None:
         if len(models) > 1 and place.path and any(key in model.model_fields for model in models):
             raise Refusal(f'{place.path}.{key} must be in a table, such as {name} = {{ kind = "…", {key} = … }}')
     elsewhere = sections_with(key, file)
+    if place.kind and (parent := place.path.rpartition(".")[0]):  # an object's key has no meaning in other sections
+        elsewhere = [one for one in elsewhere if one == f"[{parent}]"]
     if 1 <= len(elsewhere) <= 2 and place.path and not place.path.startswith("protocol."):
         raise Refusal(f"{key} must be in {' or '.join(elsewhere)}, got it in [{place.path}]. Move it")
     require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, fields)

@@ -141,6 +141,22 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
             ("radius", 'model = { kind = "mlp", hidden = [8, 0] }\nradius'),
             "hidden must be at least 1, got 0. Leave out the layer",
         ),
+        (
+            ("radius", 'loss = { kind = "huber", delta = 0.5 }\nradius'),
+            "unknown key in [problem.loss] 'delta', did you mean 'width'?",
+        ),
+        (
+            ("radius", 'loss = { kind = "hinge", delta = 0.5 }\nradius'),
+            "unknown key in [problem.loss] 'delta' (known: smoothing, kind)",
+        ),
+        (
+            ("radius", 'model = { kind = "mlp", rounds = 5 }\nradius'),
+            "unknown key in [problem.model] 'rounds' (known: start_seed, convolutions, clipping, kind, hidden, ",
+        ),
+        (
+            ("radius", 'loss = { kind = "hinge", distance = 0.5 }\nradius'),
+            "distance must be in [problem], got it in [problem.loss]. Move it",
+        ),
         (("radius", "picture = 8\nradius"), "problem.picture must be a list, got 8"),
         (
             (f"[sweep]\n{MU}", f"{OTHERS}[sweep]"),
