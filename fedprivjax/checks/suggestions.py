@@ -39,6 +39,10 @@ OTHER_WORDS: dict[str, tuple[str, str]] = {  # names in other libraries: the nam
     "dp_sgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
     "dpsgd": ("noisy_minibatch_sgd", " It is also known as DP-SGD"),
 }
+WHOLE_CLIENTS = (  # for methods without the setting `unit`
+    "The methods that can protect whole clients are FedAvg ('fedavg'), Scaffold ('scaffold'), and algorithms with the "
+    "privacy object LocalPrivacy ('local') or IntegerSums ('integers')"
+)
 RENAMED: dict[str, tuple[str, ...]] = {  # former names, and their possible replacements
     "ByShare": ("BySize",),
     "by_share": ("by_size",),
@@ -70,6 +74,8 @@ def unknown(name: str, value: Any, known: Sequence[str], listed: int) -> str:
     word, difference = OTHER_WORDS.get(str(value).lower(), ("", ""))
     if word in known:
         return f"{text}, did you mean {word!r}?{difference}"
+    if value == "unit" and "epsilon" in known:
+        return f"{text}. {WHOLE_CLIENTS}"
     near = difflib.get_close_matches(str(value), known, n=NEAREST)
     hint = f", did you mean '{near[0]}'?" if near else ""
     if len(known) <= listed:

@@ -37,11 +37,14 @@ from fedprivjax import (
     sweep,
     transcript,
 )
+from fedprivjax.checks.suggestions import WHOLE_CLIENTS
 from fedprivjax.engine import simulate as simulation
 from fedprivjax.engine import transcript as transcripts
 from fedprivjax.features import Constant
+from fedprivjax.method.pairing import PRIVACY_KINDS
 from fedprivjax.plan.samplers import Subset
 from fedprivjax.protocols.noisy_sgd import SGD
+from fedprivjax.protocols.registry import METHODS
 from fedprivjax.sweeps import execute as sweeping
 from fedprivjax.sweeps.results import sweep_dataset
 
@@ -421,3 +424,13 @@ def test_unknown_settings_of_constructors(call, message):
     with pytest.raises(Refusal) as caught:
         call()
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("method", [NoisyMinibatchSGD, DPMu2])
+def test_a_method_for_records_names_those_for_whole_clients(method):
+    with pytest.raises(Refusal) as refused:
+        method(**{"unit": "machine"})
+    assert str(refused.value) == f"unknown setting of {method.__name__} 'unit'. {WHOLE_CLIENTS}"
+    for name, one in (METHODS | PRIVACY_KINDS).items():
+        whole = "unit" in inspect.signature(one).parameters or getattr(one, "unit", None) == "machine"
+        assert (f"{one.__name__} ({name!r})" in WHOLE_CLIENTS) == whole

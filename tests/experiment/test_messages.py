@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedprivjax import Refusal, cli, experiment
+from fedprivjax.checks.suggestions import WHOLE_CLIENTS
 from fedprivjax.experiment import folder
 from fedprivjax.experiment import jobs as listed
 from fedprivjax.experiment import run as runner
@@ -85,6 +86,7 @@ def test_more_rounds_than_the_smallest_client_has_records_for(said):
         ("seeds = 2", "seeds must be in [sweep] or [tuning], got it here. Move it"),
         ("delta = 1e-5", "delta must be in [evaluation], got it here. Move it"),
         ("machines = 5", "machines must be in [participation], got it here. Move it"),
+        ('unit = "machine"', f"unknown key 'unit'. {WHOLE_CLIENTS}"),
         ("clip = [1.0, 2.0]", "clip must be one number, got [1., 2.]"),
         ("mu = [1.0, 2.0]", "mu must be one number, got [1.0, 2.0]. Put several into [sweep] mu"),
         ('grid = { clip = ["a"] }', "grid.clip must be a number, got 'a'"),
