@@ -70,7 +70,7 @@ class Inputs:
         arrays = _different(self.checksums, other.checksums)
         arrays = [name for name in arrays if name != PARTITION] or arrays  # its digest depends on the other arrays
         data = [f"data {self.data!r} ({', '.join(arrays)})"] if arrays else []
-        modules = _different(self.modules, other.modules)
+        modules = [f"code of {name} (it has changed)" for name in _different(self.modules, other.modules)]
         same = self.versions == other.versions and self.backend == other.backend
         programs = _different(self.programs, other.programs) if same and not modules else []
         return data + modules + [f"code of protocol {label!r}" for label in programs]

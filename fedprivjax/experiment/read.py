@@ -295,7 +295,7 @@ def parse(
         experiment = Experiment.model_validate(raw, context=context)
     except ValidationError as error:
         entries = raw["protocol"] if isinstance(raw.get("protocol"), list) else []
-        refuse(error, Experiment, [labelled(entry) if isinstance(entry, Mapping) else "" for entry in entries])
+        refuse(error, Experiment, [labelled(entry) if isinstance(entry, Mapping) else "" for entry in entries], raw)
     experiment = with_baselines(experiment)
     _check_labels([settings.label for settings in experiment.protocol])
     if of_results(context):

@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
 
@@ -221,12 +222,15 @@ class Place:
     union: dict[str, type[Settings]]
 
 
-def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] = ()) -> NoReturn:
+def refuse(
+    error: ValidationError, model: type[Settings], labels: Sequence[str] = (), raw: Mapping[str, Any] = {}
+) -> NoReturn:
     """Raise Refusal for the first error of a validation.
 
     Args:
         model: class of the validated section.
         labels: labels of the protocols, in the order of the file.
+        raw: the validated tables, for the names of objects in remedies.
     """
     first = _first(error.errors())
     place = _place(first["loc"], model)
@@ -247,7 +251,7 @@ def refuse(error: ValidationError, model: type[Settings], labels: Sequence[str] 
         case "value_error":
             raise first["ctx"]["error"]
         case "extra_forbidden":
-            _refuse_key(str(first["loc"][-1]), _place(first["loc"][:-1], model), model)
+            _refuse_key(str(first["loc"][-1]), _place(first["loc"][:-1], model), model, raw)
         case "missing":
             raise Refusal(f"{path} must be given" + (f" for kind {kind!r}" if kind else ""))
         case "union_tag_not_found" if isinstance(first["input"], Mapping):
@@ -269,7 +273,7 @@ def _first(errors: Sequence[Any]) -> Any:
     return around[0] if around and first["type"] == "missing" else first
 
 
-def _refuse_key(key: str, place: Place, file: type[Settings]) -> None:
+def _refuse_key(key: str, place: Place, file: type[Settings], raw: Mapping[str, Any]) -> None:
     owners = [repr(name) for name, model in place.union.items() if key in model.model_fields]
     if owners and place.kind:
         raise Refusal(f"{place.path}.{key} must go with kind {' or '.join(owners)}, got kind {place.kind!r}")
@@ -277,7 +281,10 @@ def _refuse_key(key: str, place: Place, file: type[Settings]) -> None:
     for name, field in fields.items():
         models = models_in(field.annotation)
         if len(models) > 1 and place.path and any(key in model.model_fields for model in models):
-            raise Refusal(f'{place.path}.{key} must be in a table, such as {name} = {{ kind = "…", {key} = … }}')
+            given = reduce(lambda table, part: table.get(part, {}), f"{place.path}.{name}".split("."), raw)
+            kind = str(given.get("kind") if isinstance(given, Mapping) else given)
+            kind = kind if key in getattr(kinds(field.annotation).get(kind), "model_fields", {}) else "…"
+            raise Refusal(f'{place.path}.{key} must be in a table, such as {name} = {{ kind = "{kind}", {key} = … }}')
     elsewhere = sections_with(key, file)
     if place.kind and (parent := place.path.rpartition(".")[0]):  # an object's key has no meaning in other sections
         elsewhere = [one for one in elsewhere if one == f"[{parent}]"]

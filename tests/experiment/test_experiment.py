@@ -483,7 +483,7 @@ def test_a_network_is_reached_by_its_settings(settings, network):
         ({"hidden": [4]}, 'problem.hidden must be in a table, such as model = { kind = "…", hidden = … }'),
         (
             {"model": "mlp", "hidden": [4]},
-            'problem.hidden must be in a table, such as model = { kind = "…", hidden = … }',
+            'problem.hidden must be in a table, such as model = { kind = "mlp", hidden = … }',
         ),
         (
             {"model": {"kind": "mlp", "channels": [4]}},
@@ -526,6 +526,14 @@ INTEGERS = "a list of distinct positive integers"
         ),
         (
             {"problem__loss": "logistic", "problem__score_bound": 15.0},
+            'problem.score_bound must be in a table, such as loss = { kind = "logistic", score_bound = … }',
+        ),
+        (
+            {"problem__loss": {"kind": "logistic"}, "problem__score_bound": 15.0},
+            'problem.score_bound must be in a table, such as loss = { kind = "logistic", score_bound = … }',
+        ),
+        (
+            {"problem__loss": "hinge", "problem__score_bound": 15.0},
             'problem.score_bound must be in a table, such as loss = { kind = "…", score_bound = … }',
         ),
         (

@@ -162,10 +162,11 @@ def with_results(out: Path) -> None:
 
 
 UNFINISHED = "holds an unfinished run: add --resume"  # what a run that does not resume says first
+CHANGED = r"got results of other code of {} \(it has changed\). Choose another folder"
 CHANGES = {
     "a value": ("people.csv", ",1\n", ",0\n", r"got results of other data '\S+people\.csv' \(\w+\.label"),
-    "the loss": ("halving.py", "half(super", "3 * half(super", "got results of other loss 'halving:Half'. Choose"),
-    "an import": ("halved.py", "0.5", "0.25", "got results of other module 'halved'. Choose another folder"),
+    "the loss": ("halving.py", "half(super", "3 * half(super", CHANGED.format("loss 'halving:Half'")),
+    "an import": ("halved.py", "0.5", "0.25", CHANGED.format("module 'halved'")),
 }
 RUNS = {
     "run": lambda ready, out: run_ready(ready, out),
