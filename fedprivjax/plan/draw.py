@@ -125,7 +125,10 @@ def _check_enough(
             factors, names = [batch, *factors], f"batch · {names}"
         remedy = "Use fewer machines per round"
         if batch * participation.examples(1) <= problem.examples:
-            remedy = f"Use at most {most_rounds(problem, participation, sampler, order)} rounds"
+            most = most_rounds(problem, participation, sampler, order)
+            remedy = f"Use at most {most} rounds"
+            if problem.partition_table is not None and most == problem.partition_table.sizes.min():
+                remedy += f", because the smallest machine has {most} records"
         raise Refusal(
             f"{names} must be at most the {problem.examples} examples, "
             f"got {' · '.join(map(str, factors))} = {np.prod(factors, dtype=object)}. {remedy}"

@@ -135,6 +135,13 @@ def test_all_rounds_that_the_samples_allow():
             {"order": "stored "},
             "unknown order 'stored ', did you mean 'stored'? (known: shuffled, stored, cyclic, reshuffled)",
         ),
+        (
+            SPLIT,
+            Full(3),
+            {"rounds": 5},
+            "per_round · rounds must be at most the 12 examples, got 3 · 5 = 15. Use at most 3 rounds, because the "
+            "smallest machine has 3 records",
+        ),
         (SPLIT, Full(4), {"rounds": 1}, "machines must be 3, as the data are split, got 4"),
         (
             SPLIT,

@@ -160,7 +160,9 @@ def test_no_noise_is_calibrated_where_a_later_protocol_has_too_few_records(tmp_p
     file.write_text(LATE)
     answer = CliRunner().invoke(app, ["privacy", str(file)])
     assert isinstance(answer.exception, Refusal)
-    assert str(answer.exception).endswith("got 100 · 5000 = 500000. Use at most 14 rounds")
+    assert str(answer.exception).endswith(
+        "got 100 · 5000 = 500000. Use at most 14 rounds, because the smallest machine has 14 records"
+    )
 
 
 @pytest.mark.parametrize(
