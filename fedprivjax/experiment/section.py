@@ -43,7 +43,11 @@ class Settings(BaseModel):
     @classmethod
     def _prepare(cls, raw: Any, info: Any) -> Any:
         raw = {"kind": raw} if isinstance(raw, str) and "kind" in cls.model_fields else raw
-        return cls.prepared(raw, info.context) if isinstance(raw, Mapping) else raw
+        if not isinstance(raw, Mapping):
+            return raw
+        for name in (name for name, field in cls.model_fields.items() if field.exclude and name in raw):
+            raise Refusal(f"{name} must be left out, for its name is reserved, got {raw[name]!r}")
+        return cls.prepared(raw, info.context)
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
@@ -133,9 +137,6 @@ class Imported(Reflected):
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
-        if "found" in raw:
-            given = f"got {raw['found']!r}. Rename the argument"
-            raise Refusal(f"found must be left out of the table of {cls.what} {raw['kind']!r}, {given}")
         return {**raw, "found": resolve(cls.what, raw["kind"], {}, context)}
 
     def made(self, **filled: Any) -> Any:
@@ -290,7 +291,8 @@ def _refuse_key(key: str, place: Place, file: type[Settings], raw: Mapping[str, 
         elsewhere = [one for one in elsewhere if one == f"[{parent}]"]
     if 1 <= len(elsewhere) <= 2 and place.path and not place.path.startswith("protocol."):
         raise Refusal(f"{key} must be in {' or '.join(elsewhere)}, got it in [{place.path}]. Move it")
-    require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, fields)
+    known = [name for name, field in fields.items() if not field.exclude]
+    require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, known)
 
 
 def sections_with(key: str, file: type[Settings]) -> list[str]:

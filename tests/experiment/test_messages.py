@@ -120,6 +120,8 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
             "protocol must be a list of tables under [[protocol]], got [protocol]",
         ),
         (("dataset = ", "table = "), "unknown key in [problem] 'table', did you mean 'dataset'?"),
+        (("dataset = ", "source = 3\ndataset = "), "source must be left out, for its name is reserved, got 3"),
+        (("dataset = ", "sources = 3\ndataset = "), "unknown key in [problem] 'sources' (nearest: "),
         (
             ("[participation]", '[participation]\nkind = "bernoulli"'),
             "unknown participation.kind 'bernoulli', did you mean 'binomial'?",
