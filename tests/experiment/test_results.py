@@ -123,7 +123,7 @@ def test_missing_files_are_named(kept, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda raw: raw["evaluation"].update(bars="sd"), "unknown key in [evaluation] 'bars' (nearest: "),
+        (lambda raw: raw["evaluation"].update(bars="sd"), "unknown key in [evaluation] 'bars' (known: "),
         (lambda raw: raw["problem"].pop("dataset"), "problem.dataset must be given"),
         (
             lambda raw: raw["sweep"].pop("mu"),

@@ -73,10 +73,10 @@ def test_streams_are_compared_by_their_own_seeds(stated):
     assert stated.then(guarantee(METHODS[1], Seeds(SEED, SEED, 1))).private  # nothing but the noise is secret
 
 
-@pytest.mark.parametrize("other", ["full", "poisson"])
+@pytest.mark.parametrize("other", [{"sampler": "full", "batch": None}, {"sampler": "poisson"}])
 def test_secret_samples_are_not_those_of_another_run(other):
     poisson = NoisyMinibatchSGD(noise_std=1.0, clip=1.0, sampler="poisson", batch=2)
-    first, second = guarantee(poisson, Seeds(1, SEED, 1)), guarantee(poisson.replace(sampler=other), Seeds(2, SEED, 2))
+    first, second = guarantee(poisson, Seeds(1, SEED, 1)), guarantee(poisson.replace(**other), Seeds(2, SEED, 2))
     for pair in ((first, second), (second, first)):  # one that shows the stream shows the other's samples
         with pytest.raises(Refusal, match="must have secret samples of its own, got the secret samples of this run"):
             pair[0].then(pair[1])

@@ -296,9 +296,9 @@ def test_a_public_sampler_that_repeats_a_record_is_counted_so(places, times):
     assert guarantee(protocol, PROBLEM, plan).epsilon == pytest.approx(float(gdp.epsilon(mu, 1e-5)), rel=1e-6)
 
 
-@pytest.mark.parametrize("sampler", ["disjoint", "full"])
-def test_what_settled_samplers_say_is_what_their_plans_have(sampler):
-    protocol = NoisyMinibatchSGD(batch=3, sampler=sampler, noise_std=3.0, step_size=0.1)
+@pytest.mark.parametrize(("sampler", "batch"), [("disjoint", 3), ("full", None)])
+def test_what_settled_samplers_say_is_what_their_plans_have(sampler, batch):
+    protocol = NoisyMinibatchSGD(batch=batch, sampler=sampler, noise_std=3.0, step_size=0.1)
     plan = draw_plan(PROBLEM, Uniform(MACHINES, 2), ROUNDS, sampler=protocol.minibatches)
     taken = plan.schedule.total
     uses = repeated_uses(Minibatches(plan.samples, plan.weights), PROBLEM.partition_table.rows)
@@ -311,7 +311,8 @@ def test_what_settled_samplers_say_is_what_their_plans_have(sampler):
 
 @pytest.mark.parametrize(("sampler", "secret"), [("subset", True), ("disjoint", False), ("full", False)])
 def test_what_is_seen_of_a_plan_respects_the_secret(sampler, secret):
-    protocol = NoisyMinibatchSGD(batch=3, sampler=sampler, noise_std=1.0, step_size=0.1)
+    batch = None if sampler == "full" else 3
+    protocol = NoisyMinibatchSGD(batch=batch, sampler=sampler, noise_std=1.0, step_size=0.1)
     view = transcript(protocol, PROBLEM, Full(MACHINES), rounds=ROUNDS)
     assert view.plan.secret == secret
     assert view.plan.samples.shape[2] == (0 if secret else RECORDS if sampler == "full" else 3)
