@@ -49,14 +49,14 @@ class SumFactor(Factor):
 
         The columns of F must have L2 norm at most 1. Let row k of the matrix s be a machine's k-th message without
         noise. With noise, the messages are the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals.
-        Here σ is the standard deviation of the machine's noise.
+        Here σ is `noise_std` times a factor for the machine, as in the class `SumFactor`.
 
         Args:
             over: n, the largest number of messages of a machine.
             workload: function that measures the noise, for factors that minimise it. Other factors ignore it.
                 `workload(n)` is a positive semidefinite matrix V, float64 [n, n]. The noise of F is `tr(V·(FᵀF)⁻¹)`:
-                the noise variance of one coordinate of the method's iterates for σ = 1, summed over rounds and
-                machines.
+                the noise variance of one coordinate of the method's iterates, summed over rounds and machines, for
+                `noise_std` = 1 and step size 1.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
@@ -104,8 +104,8 @@ class Optimal(SumFactor):
     reports, on average over all rounds. It depends on the rounds in which machines take part. The columns of F have
     norm 1. Slow computations are cached on disk.
 
-    If half of 100 machines send in each of 1200 rounds, the noise is 10% smaller than with `Toeplitz(0.7)`. If a
-    quarter of the machines takes part with daily cycles, it is 11% smaller.
+    If half of 100 machines send in each of 1200 rounds, the standard deviation of this noise is 10% smaller than with
+    `Toeplitz(0.7)`. If a quarter of the machines takes part with daily cycles, it is 11% smaller.
 
     Attributes:
         iterations: largest number of iterations of the optimisation, which starts from `Toeplitz(0.7)`. After 30, the

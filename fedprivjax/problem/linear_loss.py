@@ -25,7 +25,7 @@ class LinearLoss:
 
     Attributes:
         outputs: number of scores of an example, such as the number of classes. 0 means one scalar score.
-        classifies: True if labels are class indices. Default: True if there are several scores. Set it for two classes
+        classifies: True if labels are class indices. Default: True if `outputs` is positive. Set it for two classes
             with one scalar score.
         squared: True if the loss is half the squared error. The metric `relative_mse` requires this.
         convex: True if the loss is convex in the score, and therefore in the parameters.

@@ -252,12 +252,13 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         gap: bound on the initial excess loss, for the form "multistage". None is the Lipschitz constant times D.
         variance: V², bound on the mean squared error of a round's mean gradient. None is the variance of the noise plus
             a bound on the variance from sampling records and machines.
-        printed: for the form "multistage": True takes the default step sizes that are printed in the paper. They do not
-            minimise the error bound of a stage. False takes step sizes that minimise it.
-        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
-            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. It
-            needs the form "plain" and no `strong_convexity`. With an optimiser, there is no default step and no error
-            bound. None is the plain step.
+        printed: for the form "multistage": True takes the default step sizes that are printed in the paper. False takes
+            corrected ones, which are at most as long. `fedprivjax.theory.lowy_razaviyayn.acsa_stages` has both
+            formulas.
+        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with learning rate r·s/2 in
+            round r, or `optax.adam(0.1)`, with `step_size` left out. The latter's updates are multiplied by r/2.
+            `ServerOptimizer` lists further forms. It needs the form "plain" and no `strong_convexity`. With an
+            optimiser, there is no default step and no error bound. None is the plain step.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.

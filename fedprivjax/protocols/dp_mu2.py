@@ -212,6 +212,7 @@ class DPMu2(MessageSettings):
 
             * A key of `fedprivjax.noise.chooser.NOISE_SCHEDULES`, which gives message k of a machine the relative noise
               r_k.
+            * A list: the relative noise of a machine's first, second, … message, each positive. Only ratios matter.
             * {"toeplitz": p}: noise correlated over a machine's messages by `Toeplitz(p)`, a power p of the matrix of
               running sums. "toeplitz" has p = 0.7.
             * "optimal": noise correlated by a matrix that nearly minimises the noise in the points x_t (`Optimal`).

@@ -64,8 +64,8 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         noise_schedule: "independent", or a `Pairwise` that adds, besides independent noise, noise that neighbours
             share.
         server: optimiser of every machine's steps: `optax.adam` or "adam", with `step_size` as its learning rate, or
-            `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. None is the plain step.
-            The setting has this name in all methods, although there is no server here.
+            `optax.adam(0.1)`, whose updates are multiplied by `step_size`, usually 1. `ServerOptimizer` lists further
+            forms. None is the plain step. The setting has this name in all methods, although there is no server here.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
     one (`relation`). Averaging is post-processing.

@@ -134,9 +134,10 @@ class FedAvg(Protocol):
         epsilon: target ε at the run's δ; inf is non-private.
         noise_std: standard deviation per coordinate of the noise. With unit = "record", this is the noise in the mean
             gradient of a local step. With unit = "machine", it is the noise in the mean update with a trusted server,
-            and in a machine's update without one; `noise_schedule` says what it means if the noise is correlated. If
-            `update_clip` is an `AdaptiveClip`, it is instead a noise multiplier: messages are scaled to norm at most 1,
-            and it is the noise in the sum of these messages with a trusted server, and in each of them without one.
+            and in a machine's update without one; `noise_schedule` says what it means if the noise is correlated. With
+            unit = "machine" and an `AdaptiveClip`, it is instead a noise multiplier: messages are scaled to norm at
+            most 1, and it is the noise in the sum of these messages with a trusted server, and in each of them without
+            one.
         step_size: η, step size of the local steps. Required unless the optimiser `local` has its own.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to

@@ -77,7 +77,7 @@ class ReducedTreeMomentum(MomentumProtocol):
             anchors) that end in the first two epochs. The noise of other nodes is σ times a number in `stds`.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 9). If gradients are clipped below
-            the Lipschitz constant, and the constraint set is bounded, the default is a rule of thumb without a theorem:
+            the Lipschitz constant, and `problem.travel` is finite, the default is a rule of thumb without a theorem:
             the smaller of `TreeMomentum`'s default and C/(8NL), for smoothness L.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
             requires.
@@ -93,7 +93,8 @@ class ReducedTreeMomentum(MomentumProtocol):
             `fedprivjax.noise.factors.reduced.ALLOCATIONS`. "optimal" gives the smallest noise in the momentum at the
             target privacy, "paper" is the division of the paper.
         noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
-            is used. "paper" is the noise of Theorem 8. It needs calibrate_to = "rule" and no `adversary`.
+            is used. "paper" is the noise of Theorem 8. It needs allocation = "paper", calibrate_to = "rule" and no
+            `adversary`.
         trust: "server" for one set of trees for the mean, or "none" for one set of trees per machine.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
             proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.

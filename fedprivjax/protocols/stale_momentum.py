@@ -118,7 +118,7 @@ def _step(protocol: Any, problem: Problem, plan: Plan, target: Target) -> float:
 
 
 def _noise_step(protocol: Any, problem: Problem, plan: Plan, smoothness: float | None) -> float:
-    """Return the step for which the noise in w_T has the norm `noise_reach` with `times=2`, at most the diameter."""
+    """Return the step for which the noise in w_{T+1} has the norm `noise_reach` with `times=2`, at most D."""
     variance = float(np.sum(protocol.privacy.noise_of(Growing()).variances(plan)))
     norm = float(protocol.noise_std) * (problem.dimension * variance) ** 0.5
     return noise_reach(problem, problem.travel, times=2) / norm
@@ -153,7 +153,7 @@ class StaleMomentum(MessageSettings):
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
         step_size: step size η of the server. Default without noise: 1/(4LT), for smoothness L and T rounds. Default
-            with noise: a rule of thumb without a theorem, at which the noise moves the last point w_T by
+            with noise: a rule of thumb without a theorem, at which the noise moves the last point w_{T+1} by
             min(D, 2·√d·G/L). Here D is the diameter of the constraint set, d the number of parameters, and G the
             Lipschitz constant. With a clip, the default can differ if `batch` exceeds 1, or if D or L is infinite
             (`fedprivjax.method.default_steps.step_by_theory`).

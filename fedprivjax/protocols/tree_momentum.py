@@ -62,8 +62,9 @@ class TreeMomentum(MomentumProtocol):
             rounds.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). If gradients are clipped to
-            C < G, for the Lipschitz constant G, and the constraint set has a finite diameter D, the default is a rule
-            of thumb without a theorem: min(D, 2·√d·G/L)/√(N·T), for d parameters and smoothness L.
+            C < G, for the Lipschitz constant G, and the distance D = `problem.travel` is finite, the default is a rule
+            of thumb without a theorem: min(D, 2·√d·G/L)/√(N·T), for d parameters and smoothness L, or D/√(N·T) if G or
+            L is unknown.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
@@ -73,7 +74,7 @@ class TreeMomentum(MomentumProtocol):
             public.
         noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
             is used. "paper" is the noise of Theorem 4, from a bound on the number of nodes that contain a record. It
-            needs calibrate_to = "rule" and no `adversary`.
+            needs the factor "tree" or "sensitivity tree", calibrate_to = "rule" and no `adversary`.
         trust: "server" for one tree, whose noise is added to the momentum of the mean. "none" for one tree per machine;
             every machine then takes part in every round.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is

@@ -158,10 +158,10 @@ class UserAGD(UserSettings):
         phases: number of phases. None is ⌈log₂ log₂ n⌉ for n users (`fedprivjax.theory.cheu.strong_phase_count`).
         smoothing: strength of the Moreau envelopes that make a loss smooth: "given" for the strength of the problem's
             loss, if any, or "phases" for the best strength in every phase.
-        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
-            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. It
-            needs a `strong_convexity` of 0. With an optimiser, there is no default step and no error bound. None is the
-            plain step.
+        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with learning rate (t+1)·s/2 in
+            round t, or `optax.adam(0.1)`, with `step_size` left out. The latter's updates are multiplied by (t+1)/2.
+            `ServerOptimizer` lists further forms. It needs a `strong_convexity` of 0. With an optimiser, there is no
+            default step and no error bound. None is the plain step.
         sampling: False ignores the sampling error of batches in the choice of steps and batch sizes, which then depend
             on the noise alone. This suits records with a common optimum, where the sampling error vanishes.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,

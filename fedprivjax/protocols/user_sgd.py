@@ -31,11 +31,12 @@ class UserSGD(UserSettings):
         noise_std: σ, standard deviation per coordinate of the noise that one message contributes. In every trust model,
             the sum of n messages has noise of standard deviation σ·√n in each coordinate.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, step size. Default if every record is used once: D/√(T·(L² + z²)) (Cheu et al., Theorem 4.1). Here
-            D bounds the distance from the start to the optimum, T is the number of rounds, L the Lipschitz constant,
-            and z the root mean squared norm of the noise in a round's mean gradient. If records are used in several
-            rounds, `fedprivjax.theory.cheu.gd_step` computes the default (Theorem 4.9). If the clip is below L, the
-            default is a rule of thumb without a theorem (`fedprivjax.method.default_steps.plain_clipped_step`).
+        step_size: η, step size. Default if every record is used once: D/√(T·(L² + z²)), from the proof of Theorem 4.1
+            of Cheu et al. Here D bounds the distance from the start to the optimum, T is the number of rounds, L the
+            Lipschitz constant, and z the root mean squared norm of the noise in a round's mean gradient. If records are
+            used in several rounds, `fedprivjax.theory.cheu.gd_step` computes the default, from the proof of Theorem
+            4.9. A larger clip C takes the place of L. If C is below L, the default is a rule of thumb without a theorem
+            (`fedprivjax.method.default_steps.plain_clipped_step`).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         trust: "shuffler" sums one-bit messages with binomial noise, whose senders a shuffler hides. "none" adds

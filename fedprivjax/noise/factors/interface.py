@@ -119,7 +119,7 @@ class Factor:
         """Return the factor's matrix F: lower triangular, without zeros on its diagonal; float64.
 
         A run is as private as a release of F·x + σξ, with independent standard normals ξ and σ = `noise_std`. Here x_t
-        is a vector without noise: the sum of the messages of round t for a trusted server, or a machine's message t. F
+        is a vector without noise: the mean of the messages of round t for a trusted server, or a machine's message t. F
         has one row and one column for each t.
 
         Args:

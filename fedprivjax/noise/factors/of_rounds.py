@@ -32,7 +32,7 @@ log = logging.getLogger("fedprivjax")
 class RoundFactor(Factor):
     """Base class of matrices F that correlate a trusted server's noise over its rounds.
 
-    Let x_t be the sum of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
+    Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
     and σ = `noise_std`. The noise of a round is an entry of σ·F⁻¹ξ, so it is correlated with the noise of other rounds.
     The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ.
 
@@ -148,7 +148,7 @@ class OptimalFactor(RoundFactor):
 class Banded(RoundFactor):
     """Noise of a trusted server that is correlated over `bands` successive rounds, by a banded Toeplitz matrix F.
 
-    Let x_t be the sum of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
+    Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
     and σ = `noise_std`. This is as private as a release of F·x + σξ. F depends only on the number of rounds. It is
     optimised for little noise in the running sums of x. If a machine's rounds are at least `bands` apart, its k rounds
     together lose at most as much privacy as k releases with independent noise of standard deviation σ.
@@ -182,7 +182,7 @@ class Banded(RoundFactor):
 class BLT(RoundFactor):
     """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F. Each buffer stores one vector.
 
-    Let x_t be the sum of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
+    Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
     and σ = `noise_std`. This is as private as a release of F·x + σξ. Buffer i has the decay θ_i and the scale s_i.
     Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters
     are those of jax_privacy's `BufferedToeplitz`. Its function `buffered_toeplitz.optimize` fits them to a number of

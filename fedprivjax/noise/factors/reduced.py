@@ -192,7 +192,8 @@ class ReducedTrees:
         The five groups are, in this order: nodes of a whose last round is at most 2N, all other nodes of a, the same
         two groups for d, and all nodes of r. The squared sensitivity of a group is a sum over its nodes: of the squared
         norm by which the record can change the node. The unit of norms is the largest change of one gradient by a
-        record of weight 1. Nodes that no round uses are not counted.
+        record of weight 1. Nodes that no round uses are not counted, with one exception: with γ = 0, nodes of the first
+        group count even if only rounds from 2N on would use them.
 
         Args:
             uses: which rounds use which record, with which weight.
@@ -238,8 +239,9 @@ class ReducedTrees:
         All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
         the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
         each of a, d and r. A node is a weighted sum over its rounds. The result has one number per node that the record
-        changes and that some round uses. Changes are L2 norms. Their unit is the largest change of one gradient by a
-        record of weight 1. Noise is a standard deviation in this unit.
+        changes and that some round uses. With γ = 0, it also has those of the first two epochs that only rounds from 2N
+        on would use. Changes are L2 norms. Their unit is the largest change of one gradient by a record of weight 1.
+        Noise is a standard deviation in this unit.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].

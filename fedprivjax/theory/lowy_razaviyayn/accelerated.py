@@ -233,7 +233,8 @@ def acsa_stages(
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
         printed: True divides by R_k(R_k+1)(R_k+2) in the formula for v_k below, as the paper prints it, instead of
-            multiplying by it. Then v_k is 2β, and the bound of the stage is not the smallest.
+            multiplying by it. Then v_k is 2β. The v_k below minimises `acsa_bound` with the form "convex" and D² =
+            2Δ·2^{−(k−1)}/μ. In `acsa_stages_bound`, which uses the strong convexity, 2β can have the smaller bound.
 
     Returns:
         Stages k = 1, 2, …. Stage k has R_k rounds, and its r-th round has the step size `2r/(4v_k + μr(r + 1))` with

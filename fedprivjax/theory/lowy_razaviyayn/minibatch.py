@@ -161,8 +161,8 @@ def empirical_variance(
 ) -> Variance:
     """Bound on the variance of a round's mean gradient around the gradient of the empirical loss.
 
-    The bound holds for batches with replacement, and for batches without if the machines have equally many records. For
-    full batches, use spread 0.
+    The bound holds for batches of K records, sampled with or without replacement, if the machines have equally many
+    records. It does not hold for Poisson samples. For full batches, use spread 0.
 
     A random number m of all N machines takes part in a round. Let `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`.
 
