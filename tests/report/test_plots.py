@@ -276,10 +276,10 @@ def test_the_realised_axis_is_the_worst_runs(best):
 
 @pytest.mark.parametrize(
     ("off", "realised"),
-    sparing([(1.009, False), (1.011, True), (0.991, False), (0.989, True)], [(1.011, True)]),
+    sparing([(1 + 1e-7, False), (1.001, True), (0.991, False), (0.989, True)], [(1.001, True)]),
 )
 def test_the_realised_epsilon_is_the_coordinate_if_it_differs_from_the_target(best, off, realised):
-    """A deviation above 1% at one point of one protocol is enough, in either direction."""
+    """One point of one protocol that is above its target, or more than 1% below it, is enough."""
     best["ours"]["realised_epsilon"] = best["ours"]["realised_epsilon"].copy()
     best["ours"]["realised_epsilon"][1, 2] *= off
     axis = plots.metric_against_epsilon(Summary(best)).axes[1]
