@@ -217,6 +217,15 @@ def with_baselines(experiment: Experiment) -> Experiment:
     return experiment.but(protocol=protocols)
 
 
+def non_private_label(label: str) -> str:
+    """Return the label of a protocol's baseline without noise.
+
+    >>> non_private_label("ours")
+    'ours, non-private'
+    """
+    return f"{label}, {NON_PRIVATE}"
+
+
 def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) -> ProtocolSettings | None:
     """Return the protocol without its privacy target and with ε = ∞, or None if it is not private.
 
@@ -230,8 +239,7 @@ def _non_private(settings: ProtocolSettings, over: Mapping[str, list[float]]) ->
         return None
     kept = {name: value for name, value in settings.settings.items() if name not in OF_PRIVACY}
     grid = {name: values for name, values in settings.grid.items() if name not in TARGETS}
-    label = f"{settings.label}, {NON_PRIVATE}"
-    return settings.but(label=label, settings={**kept, level: inf}, grid=grid, added=True)
+    return settings.but(label=non_private_label(settings.label), settings={**kept, level: inf}, grid=grid, added=True)
 
 
 def problem_alone(experiment: Experiment, problem: Problem, over: Collection[str]) -> Problem | None:

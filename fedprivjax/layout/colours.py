@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from fedprivjax.checks.values import require_choice
 from fedprivjax.protocols.registry import ALGORITHM_CLASSES, METHODS
 
-# tests/report/test_styles.py states how far apart the colours are, also for colour-blind readers and in greyscale
+# tests/layout/test_styles.py states how far apart the colours are, also for colour-blind readers and in greyscale
 LIGHT = ("#1A4DA3", "#DB7918", "#0F815D", "#530B46", "#D84B9E", "#706B75", "#8A5A00", "#299DC8")
 DARK = ("#4A6ADE", "#DC7930", "#2DD594", "#F4F799", "#DE7CC4", "#9A9A9A", "#B85D41", "#8FE1F2")
 DASHES = (

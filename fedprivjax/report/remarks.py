@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from fedprivjax.engine.simulate import STEPS
-from fedprivjax.experiment.build import NON_PRIVATE
+from fedprivjax.experiment.build import non_private_label
 from fedprivjax.layout.wording import CHOSEN_NOTE, epsilon_text, grouped, guarantees_in, statement
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, tunable
@@ -106,7 +106,7 @@ def _above_non_private(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str
     method = {label: best[label].attrs.get("protocol") for label in cells.runs}
     lines = []
     for label in (label for label in cells.runs if label not in free):
-        own = f"{label}, {NON_PRIVATE}"
+        own = non_private_label(label)
         for other in [own] if own in free else [one for one in free if method[one] == method[label]]:
             (mean, half), (level, around) = cells.intervals[label], cells.intervals[other]
             better = _gap(mean, level, cells) > np.hypot(half.fillna(0), around.fillna(0))
