@@ -37,8 +37,8 @@ class VectorSum:
 
     There are n users. User i has a vector of d coordinates and of L2 norm at most D. It rounds each coordinate x at
     random to an integer level from 0 to g, such that the expected level is (x + D)·g/(2D). For each coordinate, it
-    sends g bits, of which as many are 1 as the level says, and q noise bits, each of which is 1 with probability p. A
-    shuffler permutes all users' bits of a coordinate, so an adversary learns only how many are 1.
+    sends g bits for the level and q noise bits. The number of ones among the g bits is the level. Each noise bit is 1
+    with probability p. A shuffler permutes all users' bits of a coordinate, so an adversary learns only how many are 1.
 
     Attributes:
         bound: D, bound on the L2 norm of every user's vector.

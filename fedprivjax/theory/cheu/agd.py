@@ -63,7 +63,7 @@ def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, 
     Args:
         rounds: T, number of rounds.
         deviation: σ, root mean squared error of a round's gradient (the square root of `oracle_variance`).
-        distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
+        distance: D, bound on the distance from the start to the minimum (root mean square for a random start).
         form: "optimal" for the S with the smallest bound on the excess loss (`agd_bound`), or "paper" for the paper's
             S.
 
@@ -100,8 +100,8 @@ def agd_bound(
     Args:
         rounds: T, number of rounds.
         smoothness: β, smoothness of the loss.
-        spread: S, the number in the step size. It must be positive if σ > 0. `agd_spread` computes good values.
-        distance: D, bound on the distance from the start to the minimum (on its root mean square for a random start).
+        spread: S ≥ 0, the number in the step size, for example from `agd_spread`. It must be positive if σ > 0.
+        distance: D, bound on the distance from the start to the minimum (root mean square for a random start).
         variance: σ², mean squared error of a round's gradient (`oracle_variance`).
         gap: bound on the excess loss at the start, such as the Lipschitz constant times D.
 
@@ -146,10 +146,10 @@ class Phase(NamedTuple):
     * `users`: number of users of the pass. If `per_round` does not divide it, the remaining users are not used;
     * `per_round`: number of users in a round;
     * `rounds`: number of rounds;
-    * `spread`: S in the step size `(t + 1)/(2(β + S))` of each round t, for the smoothness β. It is larger for more
-      noise, which makes the steps shorter;
+    * `spread`: S, a number that shortens the steps: round t has the step size `(t + 1)/(2(β + S))`, where β is
+      `smoothness`. Noisier gradients need a larger S;
     * `smoothness`: β, smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
-    * `distance`: bound on the (root mean square) distance from the start of the pass to the minimum;
+    * `distance`: bound on the distance from the start of the pass to the minimum (root mean square for a random start);
     * `bound`: bound on the expected excess loss.
     """
 
@@ -173,11 +173,12 @@ class Pass:
         lipschitz: L, Lipschitz constant of the loss.
         noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients. If C depends on b,
             give a function from b to C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
-        smoothness: β, smoothness of the loss or of its envelope. None is for envelopes only. The β with the smallest
-            bound on the excess loss is then computed for each b.
-        envelope: True if an envelope replaces the loss. Bounds then include L²/(2β), by which the two differ at most.
-        sampling: True if bounds count two errors of a round's mean gradient: that of estimating the population gradient
-            from only b users (mean square at most L²/b), and the noise. False counts the noise only.
+        smoothness: β, smoothness of the loss or of its envelope. None, for envelopes only, selects for each b the β
+            with the smallest bound on the excess loss.
+        envelope: True if an envelope replaces the loss. Bounds then include L²/(2β), the largest possible difference
+            between the loss and the envelope.
+        sampling: True if bounds include the sampling error of a round's mean gradient. It is due to the finite number b
+            of users, and its mean square is at most L²/b. False includes only the error due to noise.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
         paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
     """
@@ -203,8 +204,8 @@ class Runs(NamedTuple):
     Each is an array of shape [batch sizes].
 
     * `rounds`: number of rounds;
-    * `spread`: S in the step size `(t + 1)/(2(β + S))` of each round t, for the smoothness β. It is larger for more
-      noise, which makes the steps shorter;
+    * `spread`: S, a number that shortens the steps: round t has the step size `(t + 1)/(2(β + S))`, where β is
+      `smoothness`. Noisier gradients need a larger S;
     * `smoothness`: β, smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
     * `bound`: bound on the expected excess loss.
     """
@@ -288,9 +289,8 @@ def agd_scan(
         noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
             batch size to this number.
         per_round: batch size (users in a round), or None for the best.
-        sampling: True if the bound counts two errors of a round's mean gradient: that of estimating the population
-            gradient from a batch of users, and the noise. False counts the noise only, which shows the cost of privacy
-            alone.
+        sampling: True if the bound includes the sampling error of a round's mean gradient, which is due to the finite
+            batch. False includes only the error due to noise, which shows the cost of privacy alone.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
 
     Returns:
@@ -321,8 +321,8 @@ def smoothed_scan(
     """Settings of one pass of accelerated SGD over a convex loss that need not be smooth.
 
     Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. The settings have the batch
-    size and the envelope with the smallest bound. The bound is `agd_bound` plus `L²/(2β)`, by which the loss and an
-    envelope of smoothness β differ at most.
+    size and the envelope with the smallest bound. The bound is `agd_bound` plus `L²/(2β)`, the largest possible
+    difference between the loss and an envelope of smoothness β.
 
     Args:
         users: number of users, each used once.
@@ -332,9 +332,8 @@ def smoothed_scan(
             batch size to this number.
         per_round: batch size (users in a round), or None for the best.
         smoothness: β, smoothness of the envelope, or None for the best.
-        sampling: True if the bound counts two errors of a round's mean gradient: that of estimating the population
-            gradient from a batch of users, and the noise. False counts the noise only, which shows the cost of privacy
-            alone.
+        sampling: True if the bound includes the sampling error of a round's mean gradient, which is due to the finite
+            batch. False includes only the error due to noise, which shows the cost of privacy alone.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
         paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
 

@@ -42,13 +42,14 @@ def gd_bound(
         lipschitz: L, Lipschitz constant of the loss.
         round_noise: C_r, noise variance of one round's sum of gradients over all coordinates, divided by L².
         smoothness: β, smoothness of the loss, or of its Moreau envelopes (smooth lower approximations).
-        envelope: False for a smooth loss, which has no smoothing term.
-        generalization: False omits the generalisation term, for the empirical excess loss.
+        envelope: False for a smooth loss, for which no envelope is used. The last term of the bound is then omitted.
+        generalization: False omits the generalisation term. The bound is then on the excess empirical loss.
 
     Returns:
-        `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`. The terms are due to optimisation, noise, generalisation
-        and smoothing. The generalisation term is proved by uniform stability. It is not proved for noise that comes
-        from rounding gradients, because such noise depends on the data.
+        `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`. The first two terms are due to optimisation with noisy
+        gradients, the third to generalisation, and the fourth to smoothing. The generalisation term is proved by
+        uniform stability. It is not proved for noise that comes from rounding gradients, because such noise depends on
+        the data.
 
     Raises:
         Refusal: if η > 2/β.
@@ -80,10 +81,10 @@ def gd_step(
     smoothness: ArrayLike | None = None,
     generalization: bool = True,
 ) -> Any:
-    """Step size η of gradient descent that minimises its bound, for rounds with all users.
+    """Step size η that minimises `gd_bound`, the bound for gradient descent with all users in every round.
 
-    The bound on the expected excess loss is that of `gd_bound`. If the loss is not smooth, a Moreau envelope replaces
-    it. This is a smooth lower approximation of the loss. The envelope with smoothness 2/η is used.
+    The bound is on the expected excess loss. If the loss is not smooth, a Moreau envelope with smoothness 2/η replaces
+    it. This is a smooth lower approximation of the loss.
 
     Args:
         users: n, number of users.
@@ -124,7 +125,7 @@ class Descent(NamedTuple):
     * `smoothness`: smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
     * `round_noise`: E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients, and L is the
       Lipschitz constant of the loss;
-    * `distance`: bound on the (root mean square) distance from the start to the minimum;
+    * `distance`: bound on the distance from the start to the minimum (root mean square for a random start);
     * `bound`: bound on the expected excess loss (`gd_bound`).
     """
 
@@ -148,17 +149,18 @@ def gd_scan(
     tolerance: float = 0.1,
     generalization: bool = True,
 ) -> Descent:
-    """Return settings of gradient descent with the fewest rounds at which its bound is nearly minimal.
+    """Settings of gradient descent with the fewest rounds for which the bound is nearly the smallest.
 
-    The bound is on the expected excess loss (`gd_bound`). At the best step, the bound decreases with the number of
-    rounds. Fewer rounds only save computation. The scan evaluates numbers of rounds that are a factor 2^{1/4} apart.
+    The bound is on the expected excess loss (`gd_bound`). With Gaussian noise and the best step, it decreases with the
+    number of rounds. Fewer rounds only save computation. The scan evaluates numbers of rounds that are a factor 2^{1/4}
+    apart.
 
     Args:
         users: number of users, all in every round.
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: noise of a round, relative to L. It is E‖Z‖²/L², where Z is the noise vector that is added to the sum of
-            the users' gradients. Give a number or a function:
+        noise: E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients. Give a number or a
+            function:
 
             * a number: E‖Z‖²/L² if the run has a single round. If T rounds share the privacy budget, each round is
               taken to have T times this number. This is exact for Gaussian noise.
@@ -166,8 +168,8 @@ def gd_scan(
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations of the
             loss).
         max_rounds: upper limit of the rounds, or None for the number of users.
-        tolerance: a bound is nearly minimal if it exceeds the smallest evaluated bound by at most this fraction.
-        generalization: False for a bound on the empirical instead of the population loss.
+        tolerance: a bound is nearly the smallest if it exceeds the smallest evaluated bound by at most this fraction.
+        generalization: False for a bound on the excess empirical loss instead of the excess population loss.
 
     Returns:
         A `Descent`. The example shows its first two fields, the numbers of users and of rounds.
@@ -231,31 +233,31 @@ def gd_phases(
 ) -> list[Descent]:
     """Settings of gradient descent on successive disjoint groups of users, for strongly convex losses.
 
-    Each group starts at the output of the previous group. It has the whole privacy budget, because no user is in two
-    groups. The bound of the last group is the bound of the method.
+    Each group starts at the output of the previous group. Each group may spend the whole privacy budget, because no
+    user is in two groups. The bound of the last group is the bound of the method.
 
     The step of a group depends on a bound on the distance from its start to the minimum:
 
     * for the first group, the smaller of `diameter` and twice `lipschitz` divided by `strong_convexity`;
-    * for every other group, the smaller of the previous group's distance and √(2Δ/λ). Here Δ bounds the excess loss of
-      the previous group, and λ is `strong_convexity`.
+    * for every other group, the smaller of this bound for the previous group and √(2Δ/λ). Here Δ is the bound on the
+      excess loss after the previous group, and λ is `strong_convexity`.
 
     Args:
-        users: number of users, whom `gd_groups` splits.
+        users: number of all users. `gd_groups` splits them into groups.
         diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
-        noise: noise of a round, relative to L. It is E‖Z‖²/L², where Z is the noise vector that is added to the sum of
-            a group's gradients. Give a number or a function:
+        noise: E‖Z‖²/L², where Z is the noise vector that is added to a group's sum of gradients in one round. Give a
+            number or a function:
 
             * a number: E‖Z‖²/L² if a group has a single round. If T rounds of a group share the privacy budget, each
               round is taken to have T times this number. This is exact for Gaussian noise.
             * a function from T to E‖Z‖²/L² of each of T rounds, for other noise.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
         max_rounds: largest number of rounds of each group, or None for the number of users in the group.
-        tolerance: for each group, the fewest rounds are used at which the bound exceeds its minimum by at most this
+        tolerance: each group has the fewest rounds whose bound exceeds the group's smallest bound by at most this
             fraction.
-        generalization: False for bounds on the empirical instead of the population loss.
+        generalization: False for bounds on the excess empirical loss instead of the excess population loss.
 
     Returns:
         One `Descent` per group.
@@ -303,7 +305,7 @@ def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float,
 def gd_paper_budget(*, epsilon: float, delta: float, rounds: int) -> tuple[float, float]:
     """Privacy budget of one round of gradient descent in the paper: ε and δ of the round.
 
-    An accountant must check that the rounds compose to the budget of the run. For large ε and δ they do not.
+    If ε and δ are large, the rounds together can exceed the budget of the run. Check this with an accountant.
 
     Args:
         epsilon: ε of the whole run.

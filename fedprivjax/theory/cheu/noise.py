@@ -39,7 +39,8 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
         lipschitz: L, Lipschitz constant of the loss.
         noise: C = E‖Z‖²/L², where Z is the noise vector that is added to the sum of the b gradients; or a function from
             b to C.
-        sampling: True to count the error of a mean over only b users, L²/b. False counts the error due to noise only.
+        sampling: True to include the sampling error, L²/b, which is due to the finite number b of users. False includes
+            only the error due to noise.
 
     Returns:
         `σ² = L²/b + L²C/b²`, or `σ² = L²C/b²` if `sampling` is False.
@@ -58,7 +59,7 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
 def gaussian_noise_constant(
     epsilon: float, delta: float, dimension: int, levels_ratio: float = 1.0, releases: int = 1
 ) -> float:
-    """Noise constant C of Gaussian noise on a sum of gradients, through which privacy enters the bounds.
+    """Noise constant C of Gaussian noise on a sum of gradients. Bounds depend on privacy only through C.
 
     The constant is C = E‖Z‖²/L², where Z is the noise vector that is added to the sum, and L is the Lipschitz constant
     of the loss.
@@ -67,13 +68,13 @@ def gaussian_noise_constant(
         epsilon: ε of all releases together.
         delta: δ of all releases together.
         dimension: d, number of coordinates.
-        levels_ratio: factor a by which rounding the gradients to a grid increases the sensitivity; 1 without rounding,
-            as with a trusted server.
+        levels_ratio: `a`, factor by which rounding the gradients to a grid increases the sensitivity. Give 1 without
+            rounding, as with a trusted server.
         releases: T, number of sums to which one user contributes. They share the budget.
 
     Returns:
-        `C = d·(2·σ_G·a)²·T`, where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1. The
-        constant is not a guarantee for other noise, such as the binomial noise of a shuffled sum.
+        `C = d·(2·σ_G·a)²·T`, where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1. Other
+        noise with the same C, such as the binomial noise of a shuffled sum, is not always (ε, δ)-DP.
 
     Source: the analytic Gaussian mechanism (Balle & Wang 2018).
 
@@ -108,7 +109,7 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
         * `ε̂ = ε/(18·√ln((d+1)/δ))`, the ε of one coordinate.
 
     Raises:
-        Refusal: if ε > 15 or δ ≥ 1/2, outside the theorem.
+        Refusal: if ε > 15 or δ ≥ 1/2, which the theorem excludes.
 
     Source: Cheu et al. 2022, Theorem 3.2 and its proof. Constants are explicit.
 
@@ -130,9 +131,9 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
 def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, accounting: str = "exact") -> float:
     """Noise constant C of pan-private accelerated SGD. With this C, the bounds of accelerated SGD hold for the method.
 
-    Pan-private means that the server's state is noisy at all times. A mean gradient therefore gets two Gaussian noises
-    of equal variance. C is the variance of the noise in a batch's sum of gradients, over all coordinates together,
-    divided by the squared Lipschitz constant.
+    Pan-private means that the server's state is private at all times. To this end, the server adds Gaussian noise to a
+    mean gradient twice, with equal variance: before the batch arrives and after it. C is the variance of the noise in a
+    batch's sum of gradients, over all coordinates together, divided by the squared Lipschitz constant.
 
     Args:
         epsilon: ε of the privacy budget.
@@ -165,7 +166,7 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 
 
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
-    """Bound on what random rounding of gradients adds to the noise constant of their sum.
+    """Bound on the part of the noise constant of a sum of gradients that is due to random rounding.
 
     The noise constant of a sum of gradients is the variance of its noise, added up over the coordinates and divided by
     the squared Lipschitz constant.
@@ -216,8 +217,8 @@ def bits_per_user(
 ) -> Any:
     """Number of bits that a user sends if vectors are summed behind a shuffler. The number is exact.
 
-    For each coordinate, a user sends g bits, of which as many are 1 as the rounded value says, and q noise bits. Every
-    bit is a message, with the number of its coordinate as a label.
+    For each coordinate, a user sends g bits for the rounded value and q noise bits. The number of ones among the g bits
+    is the rounded value. Every bit is a message, labelled with the number of the coordinate.
 
     Args:
         dimension: d, number of parameters.
@@ -251,8 +252,8 @@ def bits_rate(
 ) -> Any:
     """Number of bits that a user sends if vectors are summed behind a shuffler, up to a constant factor.
 
-    The run time for all users is this times the number of users, up to a constant and without the computation of Moreau
-    envelopes.
+    The result times the number of users is also the run time for all users, up to a constant factor. The computation of
+    Moreau envelopes is not included.
 
     Args:
         summed: b, number of users in a sum: a batch for one-pass methods (Corollaries B.8–B.10), or all users for
@@ -265,8 +266,7 @@ def bits_rate(
             coordinates. For gradient descent, it also omits a factor from splitting the budget over the rounds.
 
     Returns:
-        `d·T·[√b + ln²(d/δ)/ε_r²]`, where ε_r is the ε of one sum. It is ε for T = 1, and `ε/√(8T·ln(1/δ))` for larger
-        T.
+        `d·T·[√b + ln²(d/δ)/ε_r²]`, where ε_r is the ε of one sum: ε for T = 1, and `ε/√(8T·ln(1/δ))` for larger T.
 
     Source: Cheu et al. 2022, Corollaries B.8–B.11, corrected.
 

@@ -175,8 +175,8 @@ def strong_phases(
     """Settings of each phase of accelerated SGD in phases, for strongly convex losses.
 
     Each phase is one pass over equally many new users, and starts at the output of the phase before. Phases differ in
-    their steps and, for a loss that is not smooth, in their Moreau envelopes (smooth lower approximations). The
-    constraint set is the same.
+    their steps and, for a loss that is not smooth, in their Moreau envelopes (smooth lower approximations). All phases
+    have the same constraint set.
 
     The settings of phase j depend on D_j, a bound on the distance from its start to the minimum. With D for `diameter`,
     L for `lipschitz` and λ for `strong_convexity`:
@@ -197,8 +197,8 @@ def strong_phases(
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         per_round: one batch size for all phases (`strong_per_round` finds the best), one for each phase, or None for
             the best of each phase.
-        sampling: True if bounds count two errors of a round's mean gradient: that of estimating the population gradient
-            from a batch of users, and the noise. False counts the noise only, which shows the cost of privacy alone.
+        sampling: True if bounds include the sampling error of a round's mean gradient, which is due to the finite
+            batch. False includes only the error due to noise, which shows the cost of privacy alone.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
         paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
 
@@ -251,9 +251,8 @@ def strong_per_round(
             batch size to this number.
         smoothness: smoothness of the loss, or None to use Moreau envelopes (smooth lower approximations).
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
-        sampling: True if the bound counts two errors of a round's mean gradient: that of estimating the population
-            gradient from a batch of users, and the noise. False counts the noise only, which shows the cost of privacy
-            alone.
+        sampling: True if the bound includes the sampling error of a round's mean gradient, which is due to the finite
+            batch. False includes only the error due to noise, which shows the cost of privacy alone.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper.
         paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
 

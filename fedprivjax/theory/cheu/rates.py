@@ -30,7 +30,8 @@ class ProblemConstants:
         delta: δ of the whole run.
         trust: "shuffler", or "pan-private" for a trusted server whose state must stay private. Rates for "pan-private"
             have √ln(1/δ) in place of ln(d/δ).
-        sampling: False omits the term of rates for the statistical error: the records are then the whole population.
+        sampling: True if rates include their statistical error, the term in 1/√n or 1/n. False omits this term, which
+            shows the cost of privacy alone. `sgd_rate` has no such term.
 
     Raises:
         Refusal: if a number is out of range.
@@ -80,9 +81,9 @@ class ProblemConstants:
 class Exponents(NamedTuple):
     """Exponents a, b and c of a term `d^a·ε^b·n^c` in a bound, for d parameters, privacy budget ε and n users.
 
-    * `dimension`: a, exponent of d;
-    * `epsilon`: b, exponent of ε;
-    * `users`: c, exponent of n.
+    * `dimension`: exponent a of d;
+    * `epsilon`: exponent b of ε;
+    * `users`: exponent c of n.
     """
 
     dimension: float
@@ -227,6 +228,9 @@ def full_rate(problem: ProblemConstants) -> Any:
     Returns:
         `DL·[1/√n + √d·ln(d/δ)^{3/2}/(εn)]`.
 
+    Raises:
+        Refusal: if the problem's trust is "pan-private".
+
     Source: Cheu et al. 2022, Theorem 4.9.
 
     >>> sizes = {"users": 10**4, "dimension": 16, "diameter": 1.0, "lipschitz": 1.0}
@@ -247,6 +251,9 @@ def full_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike) 
 
     Returns:
         `(L²/λ)·[1/n + d·ln(d/δ)³/(εn)²]`.
+
+    Raises:
+        Refusal: if the problem's trust is "pan-private".
 
     Source: Cheu et al. 2022, Theorem 4.9.
 
@@ -324,7 +331,7 @@ def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
 def smoothed_per_round_order(problem: ProblemConstants) -> Any:
     """Batch size of one pass of accelerated SGD on Moreau envelopes in the paper, up to a constant.
 
-    The envelopes, smooth lower approximations of the loss, have the smoothness `smoothed_smoothness_order`.
+    The envelopes are smooth lower approximations of the loss. Their smoothness is `smoothed_smoothness_order`.
 
     Args:
         problem: constants n (users), d (parameters), and ε and δ (privacy budget).
