@@ -125,9 +125,10 @@ def make_participation(settings: AnyKind, shape: Mapping[str, Any]) -> tuple[Par
     `rounds` is None if the run has as many rounds as the samples allow.
     """
     per_round = shape.get("per_round", settings.model_dump().get("per_round"))
-    made = settings.make(machines_of(settings, shape), per_round)
+    rounds = shape.get("rounds", settings.planned)
+    made = settings.but(rounds=rounds).make(machines_of(settings, shape), per_round)
     check_participation(made)
-    return made, shape.get("rounds", settings.planned)
+    return made, rounds
 
 
 def make_protocol(settings: ProtocolSettings, over: Mapping[str, list[float]] | None = None) -> Any:

@@ -143,6 +143,21 @@ def _user_file(name: str, folder: Path | None) -> str | None:
     return file if own and not installed else None
 
 
+def taken_by(found: Any) -> frozenset[str]:
+    """Return the names of the arguments of a user-defined class or function. Arguments of `**` have no name.
+
+    >>> sorted(taken_by(lambda width, *, depth=1, **others: None)), sorted(taken_by(3))
+    (['depth', 'width'], [])
+    """
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
+        return frozenset()
+    try:
+        known = inspect.signature(found).parameters.values()
+    except ValueError:  # some functions of C extensions have no signature
+        return frozenset()
+    return frozenset(each.name for each in known if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY))
+
+
 def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type) -> Any:
     """Return the object that an experiment file names by an import path, such as `module:Class`.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from fedprivjax.checks.refusal import Refusal
+from fedprivjax.experiment.names import resolve, taken_by
 from fedprivjax.experiment.section import THEORY, Imported, Reflected, Settings, arguments, refuse, sections
 from fedprivjax.plan.participation import SCHEMES, Buffered, Cohorts, Delays, Dropouts, Participation, Timed
 
@@ -111,20 +112,25 @@ class Phases(AnyKind):
 class Own(Imported):
     """Custom scheme by import path: a class or function of the machines, `per_round` if given, and further keys.
 
-    The module is installed or next to the experiment file.
+    The module is installed or next to the experiment file. A scheme that has an argument `rounds` gets the number of
+    rounds, too, if it is given.
 
     Attributes:
         per_round: number of machines in a round.
     """
 
     maker = Participation
+    shared = ("machines", "per_round", "rounds")
     per_round: int | None = None
+    if TYPE_CHECKING:
+        rounds: int | None
 
     def scheme(self, machines: int, per_round: Any) -> Participation:
         """Return the custom scheme."""
         given = {} if per_round is None else {"per_round": per_round}
+        given |= {"rounds": self.rounds} if self.rounds is not None and "rounds" in taken_by(self.found) else {}
         try:
-            return self.found(machines, **given, **(self.model_extra or {}))
+            return self.found(machines, **given, **self.object_settings)
         except TypeError as error:
             raise Refusal(f"participation {self.kind!r} must take machines and its options, got {error}") from error
 
@@ -152,14 +158,24 @@ class Section(Settings):
     participation: ParticipationSettings
 
 
-def merged(given: AnyKind, own: Mapping[str, Any]) -> dict[str, Any]:
+def merged(given: AnyKind, own: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
     """Return `[participation]` overridden by a protocol's own keys, in the form of a file.
 
-    If these keys change the kind, only the keys common to all kinds are inherited.
+    If these keys change the kind, only the keys common to all kinds are inherited, without those that are arguments of
+    a custom scheme.
+
+    Args:
+        given: settings of `[participation]`.
+        own: keys that override them.
+        context: arguments of `parse`, see `resolve`.
     """
-    kept = given.model_dump(exclude_none=True)
-    other = own.get("kind", given.kind) != given.kind
-    return {**{key: value for key, value in kept.items() if not other or key in AnyKind.model_fields}, **own}
+    kept, kind = given.model_dump(exclude_none=True), own.get("kind", given.kind)
+    if kind == given.kind:
+        return {**kept, **own}
+    inherited = AnyKind.model_fields.keys() - getattr(given, "object_settings", {}).keys()
+    if isinstance(kind, str) and ":" in kind:
+        inherited -= taken_by(resolve("participation", kind, {}, context)) - {*Own.shared}
+    return {**{key: value for key, value in kept.items() if key in inherited}, **own}
 
 
 def overlaid(given: AnyKind, own: Mapping[str, Any], context: Mapping[str, Any]) -> AnyKind:
@@ -170,7 +186,8 @@ def overlaid(given: AnyKind, own: Mapping[str, Any], context: Mapping[str, Any])
     """
     if not own:
         return given
+    table = {"participation": merged(given, own, context)}
     try:
-        return Section.model_validate({"participation": merged(given, own)}, context=dict(context)).participation
+        return Section.model_validate(table, context=dict(context)).participation
     except ValidationError as error:
         refuse(error, Section)

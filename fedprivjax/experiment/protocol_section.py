@@ -214,7 +214,8 @@ def _part(field: str, kind: Any, given: Any, context: Mapping[str, Any] | None) 
     """Return the object of class `kind` that a table, or for an optimizer a name alone, describes."""
     for base, (known, example) in REGISTRIES.items():
         if issubclass(kind, base):
-            if base is Adversary and isinstance(given, Mapping) and "server" in given:
+            custom = isinstance(given, Mapping) and ":" in str(given.get("kind"))
+            if base is Adversary and not custom and isinstance(given, Mapping) and "server" in given:
                 given = {**given, "server": _part(f"{field}.server", kind, given["server"], context)}
             wanted = f"{field} must name its kind, such as {example}"
             return object_of(base.kind, given, known, base, context, wanted)  # type: ignore[attr-defined]
@@ -325,7 +326,7 @@ def _private(algorithm: type, table: Mapping[str, Any], context: Any) -> Any:
         raise without_decorator(kind)
     if kind not in PRIVACY_KINDS.values():
         _require_numbers(kind, given, PRIVACY)
-    if "work" in given or kind in (LocalPrivacy, IntegerSums):
+    if issubclass(kind, WorkPrivacy) and ("work" in given or kind in (LocalPrivacy, IntegerSums)):
         given["work"] = _work(given.get("work"))
     encoder = {"encoder": Encoder} if issubclass(kind, WorkPrivacy) else {}
     parts = _parts(kinds_of_parts(kind) | encoder, given, context)

@@ -12,11 +12,21 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
 
 import numpy as np
-from pydantic import BaseModel, Discriminator, Field, Tag, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    ValidationError,
+    create_model,
+    model_serializer,
+    model_validator,
+)
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import condition, require_choice, unquoted
-from fedprivjax.experiment.names import made, resolve
+from fedprivjax.experiment.names import Unimported, made, resolve, taken_by
 
 STRUCTURAL = {
     "machines": "number of machines",
@@ -45,9 +55,14 @@ class Settings(BaseModel):
         raw = {"kind": raw} if isinstance(raw, str) and "kind" in cls.model_fields else raw
         if not isinstance(raw, Mapping):
             return raw
-        for name in (name for name, field in cls.model_fields.items() if field.exclude and name in raw):
+        for name in (name for name in cls.reserved() if name in raw):
             raise Refusal(f"{name} must be left out, for its name is reserved, got {raw[name]!r}")
         return cls.prepared(raw, info.context)
+
+    @classmethod
+    def reserved(cls) -> list[str]:
+        """Return the names of fields that are no keys of the file."""
+        return [name for name, field in cls.model_fields.items() if field.exclude]
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
@@ -129,20 +144,52 @@ class Reflected(Settings):
 class Imported(Reflected):
     """User-defined object by import path, or class or function that is called with the table's further keys.
 
-    The module is installed or next to the experiment file.
+    The module is installed or next to the experiment file. An argument of the class or function is a key of the table,
+    also if the section has a key of the same name: the section's key then has its default.
+
+    Attributes:
+        shared: sizes of the run, which are keys of the section and also arguments of an object that takes them.
+        object_settings: arguments of the object that the file gives.
     """
 
+    shared: ClassVar[tuple[str, ...]] = ()
     kind: str = OWN
     found: Any = Field(default=None, exclude=True, repr=False)
+    object_settings: dict[str, Any] = Field(default={}, exclude=True)
+
+    @classmethod
+    def reserved(cls) -> list[str]:
+        return []  # every name may be one of the object's arguments
 
     @classmethod
     def prepared(cls, raw: Mapping[str, Any], context: Any) -> Any:
-        return {**raw, "found": resolve(cls.what, raw["kind"], {}, context)}
+        found = resolve(cls.what, raw["kind"], {}, context)
+        keys = {name for name in raw if name in cls._keys(found)}
+        given = {name: value for name, value in raw.items() if name not in keys}
+        return {**{name: raw[name] for name in keys}, "found": found, "object_settings": given}
+
+    @classmethod
+    def _keys(cls, found: Any) -> list[str]:
+        """Return the names of the section's keys that are no arguments of the object.
+
+        For objects of finished results, whose arguments are not known, they are the kind and the sizes of the run.
+        """
+        kept = ("kind", *cls.shared)
+        if isinstance(found, Unimported):
+            return [*kept]
+        keys = [name for name, field in cls.model_fields.items() if not field.exclude]
+        taken = taken_by(found)
+        return [name for name in keys if name in kept or name not in taken]
+
+    @model_serializer(mode="wrap")
+    def _flat(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the table as the file gives it: the section's keys next to the object's arguments."""
+        keys = self._keys(self.found)
+        return {**{name: value for name, value in write(self).items() if name in keys}, **self.object_settings}
 
     def made(self, **filled: Any) -> Any:
         """Return the user-defined object, made with its arguments. Lists become tuples."""
-        extra = self.model_extra or {}
-        given = {name: tuple(one) if isinstance(one, list) else one for name, one in extra.items()}
+        given = {name: tuple(one) if isinstance(one, list) else one for name, one in self.object_settings.items()}
         return made(self.what, self.kind, self.found, given, self.base)
 
 
@@ -175,7 +222,7 @@ def sections(
 
     models = {kind: _section(base, kind, maker, extra.get(kind, {})) for kind, maker in makers.items()}
     both = (custom, base)
-    models[OWN] = create_model(OWN, __base__=both, __doc__=custom.__doc__, __cls_kwargs__={"extra": "allow"})
+    models[OWN] = create_model(OWN, __base__=both, __doc__=custom.__doc__)
     tagged = [Annotated[model, Tag(kind)] for kind, model in models.items()]
     return Annotated[Union[tuple(tagged)], Discriminator(key)]  # noqa: UP007  # a union of a computed tuple
 

@@ -85,7 +85,7 @@ def tuning_mapping(experiment: Experiment, tuning: TuningSettings, raw: Mapping[
     return {
         "title": f"{raw['title']}: the choice of hyper-parameters",
         "problem": _problem(raw["problem"], tuning.problem),
-        "participation": merged(experiment.participation, tuning.participation),
+        "participation": merged(experiment.participation, tuning.participation, experiment.context),
         "protocol": protocols,
         "sweep": {
             **{name: raw["sweep"][name] for name in OF_SWEEP if name in raw["sweep"]},

@@ -68,7 +68,7 @@ class ServerOptimizer:
     values: tuple[Any, ...]
     fixed: tuple[tuple[str, Any], ...]
 
-    def __init__(self, factory: Any, **settings: Any):
+    def __init__(self, factory: Any, /, **settings: Any):  # a factory may have an argument `factory`
         factory = server_checks.factory_of(factory)
         server_checks.check_settings(factory, settings)
         numbers = {name: settings[name] for name in server_checks.traced_names(factory, settings)}

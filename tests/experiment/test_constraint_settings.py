@@ -106,7 +106,7 @@ def test_a_custom_sets_numbers_are_swept(place):
         ),
         (
             {"constraint": {"kind": "signed:Signed", "found": 1.0}},
-            "found must be left out, for its name is reserved, got 1.0",
+            "unknown option of constraint signed:Signed 'found' (known: most, rising)",
         ),
     ],
 )
