@@ -82,9 +82,9 @@ def acsa_v(
     Args:
         rounds: R, number of rounds.
         smoothness: β, smoothness of the loss. A regulariser adds its modulus to β.
-        form: bound for which v is chosen: "strong" for a strongly convex loss, such as a convex loss with a
-            regulariser; "convex" or "tight" for a convex loss. The bound of "tight" is half the bound of "convex"
-            (`acsa_bound`).
+        form: form of `acsa_bound` that v minimises: "strong" for a strongly convex loss, such as a convex loss with a
+            regulariser; "convex" or "tight" for a convex loss. If the variance dominates, the smallest bound of "tight"
+            is about half the smallest bound of "convex".
         variance: V², mean squared error of a round's gradient; not needed for "strong".
         diameter: D, bound on the distance from the start to the optimum; not needed for "strong".
 
@@ -157,16 +157,16 @@ def acsa_bound(
 
 
 def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5) -> Any:
-    """Modulus λ of the regulariser `(λ/2)‖w − w_0‖²`, which makes a convex loss of w strongly convex.
+    """Modulus λ of the regulariser `(λ/2)‖w − w_0‖²`, which is added to a convex loss to make it strongly convex.
 
-    The paper's theorem has the factor 1/2 with a regulariser centred at 0. Its Lemma E.11 has the factor 1 with the
-    centre at the start w_0, which is the correct centre.
+    The correct centre is the start w_0, as in the paper's Lemma E.11, which has the factor 1. The paper's Theorem E.1
+    has the factor 1/2 and the centre 0.
 
     Args:
         rounds: R, number of rounds.
         variance: V², mean squared error of a round's gradient.
         diameter: D, bound on the distance from the start to the optimum.
-        factor: 1/2 as in the theorem, 1 as in the lemma, or any other positive number.
+        factor: 1/2 as in Theorem E.1, 1 as in Lemma E.11, or any other positive number.
 
     Returns:
         `λ = factor·V/(D√R)`.
@@ -195,7 +195,7 @@ def acsa_regularized_bound(
         smoothness: β, smoothness of the loss without the regulariser.
         variance: V², mean squared error of a round's gradient, positive.
         diameter: D, bound on the distance from the start to the optimum.
-        factor: positive number in λ. It is 1/2 in the paper's theorem, and 1 in its lemma.
+        factor: positive number in λ: 1/2 in the paper's Theorem E.1, and 1 in the paper's Lemma E.11.
 
     Returns:
         `4(β+λ)D²/(R(R+1)) + 8V²/(λ(R+1)) + λD²/2`.
@@ -220,11 +220,11 @@ def acsa_stages(
     variance: float,
     printed: bool = False,
 ) -> list[Stage]:
-    """Successive runs (stages) of accelerated SGD on a strongly convex loss, each of which halves a bound.
+    """Successive runs (stages) of accelerated SGD on a strongly convex loss.
 
-    The bound is on the excess loss. There are as many stages as fit into the rounds. Remaining rounds are not used,
-    although the noise is calibrated for all rounds. If the first stage does not fit, the result is one stage of all
-    rounds.
+    Each stage halves the bound on the excess loss. There are as many stages as fit into the rounds. Remaining rounds
+    are not used, although the noise is calibrated for all rounds. If the first stage does not fit, the result is one
+    stage of all rounds with v_1 = 2β, which need not halve the bound.
 
     Args:
         rounds: R, number of all rounds.
@@ -233,8 +233,7 @@ def acsa_stages(
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
         printed: True divides by R_k(R_k+1)(R_k+2) in the formula for v_k below, as the paper prints it, instead of
-            multiplying by it. Then v_k is 2β. The v_k below minimises `acsa_bound` with the form "convex" and D² =
-            2Δ·2^{−(k−1)}/μ. In `acsa_stages_bound`, which uses the strong convexity, 2β can have the smaller bound.
+            multiplying by it. The result is always v_k = 2β.
 
     Returns:
         Stages k = 1, 2, …. Stage k has R_k rounds, and its r-th round has the step size `2r/(4v_k + μr(r + 1))` with
@@ -242,7 +241,8 @@ def acsa_stages(
         * `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉`;
         * `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`.
 
-        A single stage of all rounds, because the first does not fit, has v = 2β.
+        This v_k minimises `acsa_bound` with the form "convex" and D² = 2Δ·2^{−(k−1)}/μ, among all v ≥ 2β. The bound of
+        `acsa_stages_bound`, which uses the strong convexity, can be smaller with v_k = 2β.
 
     Source: Lowy & Razaviyayn 2023, proof of Theorem E.1.2 (Ghadimi & Lan 2013), corrected.
 
@@ -270,8 +270,8 @@ def acsa_stages(
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
     """Bound on the excess loss after successive runs of accelerated SGD on a strongly convex loss.
 
-    Each run starts at the output of the previous one. `acsa_stages` returns runs of which each halves the bound. If
-    there are too few rounds for this, it returns one run of all rounds, whose bound may exceed `gap`.
+    Each run starts at the output of the previous run. Each run of `acsa_stages` halves the bound. If there are too few
+    rounds for this, `acsa_stages` returns one run of all rounds. The bound after this run may exceed `gap`.
 
     Args:
         stages: runs k = 1, 2, …, each as `Stage(rounds=R_k, v=v_k)`. Run k has R_k rounds. The number v_k sets its step

@@ -32,7 +32,7 @@ def accelerated_rounds(
             (Lipschitz constant).
         smoothness: β, smoothness of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, a function from that number to ξ̃.
+            number of rounds, give a function from that number to ξ̃.
         spread: Φ̂², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
         formal: True uses `Φ̂²/(dL²ξ̃)` instead of `Φ̂²/(dL²ξ̃K)`, as the formal statement of the theorem does.
@@ -74,7 +74,7 @@ def accelerated_strong_rounds(
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start, such as L times the distance to the optimum.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, a function from that number to ξ̃.
+            number of rounds, give a function from that number to ξ̃.
         spread: Φ̂², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
         formal: True uses `Φ̂²/(dL²ξ̃)` instead of `Φ̂²/(dL²ξ̃K)`, as the formal statement of the theorem does.
@@ -112,7 +112,7 @@ def accelerated_rate(
     Returns:
         `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem E.1.1, whose (30) prints a stray "+ ]".
+    Source: Lowy & Razaviyayn 2023, Theorem E.1.1, whose equation (30) prints a stray "+ ]".
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
     >>> accelerated_rate(problem, rounds=10, batch=10, smoothness=100.0, load=0.01, spread=1.0)
@@ -168,7 +168,8 @@ def accelerated_strong_rate(
 def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Excess empirical loss of accelerated SGD after enough rounds for a convex loss, up to a constant.
 
-    The loss need not be smooth. The rounds are those of `accelerated_rounds` or `nonsmooth_accelerated_rounds`.
+    The loss need not be smooth. The number of rounds is `accelerated_rounds` for a smooth loss, otherwise
+    `nonsmooth_accelerated_rounds`.
 
     Args:
         problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
@@ -191,7 +192,7 @@ def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """Excess empirical loss of accelerated SGD after enough rounds for a strongly convex loss, up to a constant.
 
-    The loss need not be smooth. The rounds are those of `accelerated_strong_rounds` or
+    The loss need not be smooth. The number of rounds is `accelerated_strong_rounds` for a smooth loss, otherwise
     `nonsmooth_accelerated_strong_rounds`.
 
     Args:
@@ -275,7 +276,7 @@ def nonsmooth_accelerated_rounds(
     Args:
         problem: constants M̃ (machines in a round) and d (parameters).
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, a function from that number to ξ̃.
+            number of rounds, give a function from that number to ξ̃.
         batch: K, number of records in a batch.
         sampled: False leaves out `1/(dξ̃K)`, for batches of all records.
         formal: True uses `1/(dξ̃)` instead of `1/(dξ̃K)`, as the formal statement of the theorem does.
@@ -313,7 +314,7 @@ def nonsmooth_accelerated_strong_rounds(
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, a function from that number to ξ̃.
+            number of rounds, give a function from that number to ξ̃.
         batch: K, number of records in a batch.
         sampled: False leaves out `1/(dξ̃K)`, for batches of all records.
         formal: True uses `1/(dξ̃)` instead of `1/(dξ̃K)`, as the formal statement of the theorem does.

@@ -174,7 +174,7 @@ def shuffled_rounds_privacy(
 
     Raises:
         Refusal: unless epsilon ≤ √N, every entry of round_epsilons ≤ 1/n, and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)` for R
-            rounds; or if `shuffled_machines` refuses a round.
+            rounds; or if `shuffled_machines` rejects a round.
 
     Source: Lowy & Razaviyayn 2023, Corollary F.1; composition of Kairouz, Oh & Viswanath 2015.
 

@@ -14,10 +14,10 @@ from fedprivjax.theory._numbers import counts
 
 
 def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np.ndarray:
-    """Probabilities of 1, 2, …, machines in a round if the number is uniform between two limits; shape [machines].
+    """Probabilities of m = 1, …, N machines in a round if m is uniform between two limits; shape [machines].
 
     Args:
-        machines: number of all machines.
+        machines: N, number of all machines.
         min_machines: least number of machines in a round.
         max_machines: largest number of machines in a round.
 
@@ -37,12 +37,12 @@ def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np
 
 
 def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
-    """Probabilities that 1, 2, … or all machines take part in a round, each independently; shape [machines].
+    """Probabilities of m = 1, …, N machines in a round if each takes part independently; shape [machines].
 
-    They are conditional on at least one machine.
+    The probabilities are conditional on at least one machine.
 
     Args:
-        machines: number of all machines.
+        machines: N, number of all machines.
         rate: probability with which a machine takes part.
 
     Raises:
@@ -62,7 +62,7 @@ def harmonic_machines(pmf: ArrayLike) -> float:
     """Harmonic mean of the random number of machines in a round.
 
     Args:
-        pmf: probabilities of 1, 2, …, machines in a round.
+        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
 
     Returns:
         `M = 1/E[1/M_r]`, where M_r is the random number.
@@ -77,16 +77,17 @@ def harmonic_machines(pmf: ArrayLike) -> float:
 
 
 def second_moment_machines(pmf: ArrayLike) -> float:
-    """A mean of the random number of machines in a round, from the second moment of its reciprocal.
+    """Mean 1/√E[1/M_r²] of the random number M_r of machines in a round.
 
-    It is at most the harmonic mean (`harmonic_machines`). Bounds for unequal machines use both (`average_or_max`).
+    This mean is at most the harmonic mean (`harmonic_machines`). Bounds for unequal machines use both
+    (`average_or_max`).
 
     Args:
-        pmf: probabilities of 1, 2, …, machines in a round.
+        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
 
     Returns:
-        `M′ = 1/√E[1/M_r²]`, where M_r is the random number. The paper prints the root inside the expectation, which
-        would give the harmonic mean. Its proofs use M′.
+        `M′ = 1/√E[1/M_r²]`. The paper prints the root inside the expectation, which would give the harmonic mean. The
+        paper's proofs use M′.
 
     Source: Lowy & Razaviyayn 2023, Assumption 3.
 

@@ -32,18 +32,19 @@ def local_lower_bound(
 
     The bound is on the excess population loss, for machines whose records have the same distribution. With `deviation`
     0 and `compositionality` 1, it is also a bound on the excess empirical loss for the worst data, but only for
-    algorithms that treat all machines alike. Constants and logarithms are omitted.
+    algorithms that are symmetric in the machines. Constants and logarithms are omitted.
 
     Args:
-        problem: constants N (its `per_round`, here all machines), n (records of a machine), d (parameters), D (distance
-            from the start to the optimum) and L (Lipschitz constant).
+        problem: constants N (`per_round`, here the number of all machines), n (records of a machine), d (parameters), D
+            (distance from the start to the optimum) and L (Lipschitz constant).
         epsilon: ε of all rounds, for one record of one machine.
         round_epsilons: ε_r of the messages of each round r; one entry for "sequential".
         round_deltas: δ_r of the messages of each round r; one entry for "sequential".
         deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.
         interaction: "sequential" (every machine sends one message) or "compositional" (several rounds).
         compositionality: C, for "compositional": a number that is at least `√(Σ_r ε_r²)/ε`. For example, C = √R if each
-            of R rounds has ε_r = ε, because each round uses new records. For "sequential", C is 1, whatever is given.
+            of R rounds has ε_r = ε, because each round uses new records. For "sequential", C is 1 and this argument is
+            ignored.
         strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
 
     Returns:
@@ -77,8 +78,8 @@ def central_lower_bound(
     omitted.
 
     Args:
-        problem: constants N (its `per_round`, here all machines), n (records of a machine), d (parameters), D (distance
-            from the start to the optimum) and L (Lipschitz constant).
+        problem: constants N (`per_round`, here the number of all machines), n (records of a machine), d (parameters), D
+            (distance from the start to the optimum) and L (Lipschitz constant).
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
         deviation: φ, bound on the standard deviation of a record's gradient; 0 for the empirical loss.

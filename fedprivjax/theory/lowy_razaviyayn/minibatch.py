@@ -58,7 +58,7 @@ def aggregate_variance(
 ) -> Variance:
     """Exact variance of one round's mean gradient around the gradient of the empirical loss.
 
-    In each round, a random number m of machines is chosen uniformly from all N.
+    Each round has a random number m of machines. They are a uniform sample of all N machines, without replacement.
 
     Args:
         sampler: sampler of a batch: "replacement", "subset", "disjoint", "poisson" or "full".
@@ -206,9 +206,9 @@ def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, c
         problem: constants M (machines in a round), d (parameters) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         noise_std: σ, standard deviation of a machine's noise per coordinate.
-        clients: variance of a round's mean gradient, at the optimum, that is due to the random choice of its M
-            machines. For example, 1/M times the result of `client_variance`. It is 0 if all machines are identical, or
-            if all take part.
+        clients: variance of a round's mean gradient at the optimum that is due to the random choice of M machines, for
+            example 1/M times the result of `client_variance`. It is 0 if all machines are identical, or if all take
+            part.
 
     Returns:
         A `Variance` with `sampling = 4L²/(MK)`, the given `clients`, and `noise = dσ²/M`.
@@ -273,8 +273,8 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, a function from that number to ξ̃. With `bare_load`, the result is the paper's informal
-            number of rounds, without logarithms.
+            number of rounds, give a function from that number to ξ̃. With `bare_load`, the result is the paper's
+            informal number of rounds, without logarithms.
 
     Returns:
         The smallest integer R with `R ≥ max{(βD√M̃/L)·√p, p/K}` and `p = min{n, 1/(dξ̃)}`.
@@ -331,7 +331,7 @@ def minibatch_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """Bound on the excess loss of minibatch SGD on a convex loss, at any step size that the theory allows.
+    """Bound on the excess loss of minibatch SGD on a convex loss of smoothness β, at any step size up to 1/(4β).
 
     With `stability` 0, the bound is on the excess empirical loss, for any data. With `stability` from the function
     `uniform_stability`, it is on the excess population loss.

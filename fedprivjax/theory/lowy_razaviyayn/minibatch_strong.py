@@ -20,13 +20,14 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
     """Step size of a method whose errors obey a recursion, such as SGD on a strongly convex loss.
 
     In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is
-    the squared distance to the optimum, and s_t is the excess loss, which `recursion_bound` bounds.
+    the expected squared distance to the optimum, s_t is the expected excess loss, `a` is the strong convexity, and b is
+    1. `recursion_bound` bounds a mean of the s_t.
 
     Args:
-        contraction: a of the recursion. A step multiplies the error by 1 − aη.
+        contraction: `a` in the recursion. A step multiplies the error by 1 − aη.
         cap: g, reciprocal of the largest allowed step: η is at most 1/g.
         start: r_0, the error at the start.
-        drift: c of the recursion, for the error that a step adds, such as `strong_drift`; may be 0.
+        drift: c in the recursion, for the error that a step adds, such as `strong_drift`; may be 0.
         rounds: T, number of rounds.
 
     Returns:
@@ -48,13 +49,13 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
     """Bound on the mean excess loss of a method whose errors obey a recursion.
 
     An example is SGD on a strongly convex loss. In each round t, the recursion is
-    `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is the squared distance to the
-    optimum, and s_t is the excess loss.
+    `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is the expected squared distance to
+    the optimum, s_t is the expected excess loss, `a` is the strong convexity, and b is 1.
 
     Args:
-        contraction: a of the recursion.
+        contraction: `a` in the recursion.
         start: r_0, the error at the start.
-        drift: c of the recursion.
+        drift: c in the recursion.
         rounds: T, number of rounds.
         step: η, any step size below 1/a.
 
@@ -106,10 +107,10 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
 
 
 def strong_drift(variance: Variance) -> float:
-    """Error that a step of minibatch SGD adds, on a strongly convex loss.
+    """Constant c of the error that a step of minibatch SGD adds, on a strongly convex loss.
 
-    A step of size η adds at most η² times this number to the squared distance to the optimum. It is the argument
-    `drift` of `recursion_step` and `recursion_bound`.
+    A step of size η adds at most cη² to the expected squared distance to the optimum. Pass c as `drift` to
+    `recursion_step` and `recursion_bound`.
 
     Args:
         variance: variance of a round's gradient at the optimum, from `worst_variance` or `population_variance`.
@@ -164,7 +165,7 @@ def strong_step_bound(
     variance: Variance,
     stability: ArrayLike = 0.0,
 ) -> Any:
-    """Bound on the excess loss of minibatch SGD on a strongly convex loss, at any step size of the theory.
+    """Bound on the excess loss of minibatch SGD on a strongly convex loss, at any step size up to 1/(4β).
 
     The bound is for the mean of the iterates with `averaging_weights`. With `stability` 0, it is on the excess
     empirical loss. With `stability` from the function `strong_stability`, it is on the excess population loss.
@@ -218,7 +219,7 @@ def strong_rounds(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
-            the number of rounds, a function from that number to ξ̃.
+            the number of rounds, give a function from that number to ξ̃.
         formal: True uses 1/(dξ̃) instead of the number p/K in the formula below, as the formal statement of the theorem
             does. It may give more rounds than needed.
 

@@ -88,7 +88,7 @@ def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, a function from that number to ξ̃.
+            number of rounds, give a function from that number to ξ̃.
 
     Returns:
         The smallest integer R with `R ≥ M̃·min{n, 1/(dξ̃)}`.
@@ -114,8 +114,8 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`. This is the paper's bound. Its factor 545 could be halved: the paper takes 2L
-        for the Lipschitz constant of the envelope, which is L.
+        `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`. This is the paper's bound. The factor 545 could be halved: the paper takes 2L
+        as the Lipschitz constant of the envelope, and L suffices.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -136,7 +136,7 @@ def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: floa
             start to the optimum) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
-            the number of rounds, a function from that number to ξ̃.
+            the number of rounds, give a function from that number to ξ̃.
 
     Returns:
         The smallest integer R with `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`, `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.

@@ -74,8 +74,8 @@ def privacy_load(
 ) -> Any:
     """Privacy load of a machine: a number to which its noise variance is proportional.
 
-    The theorems' bounds and steps depend on privacy only through it. They take Gaussian noise of variance `256·R·L²·ξ`
-    per coordinate, where ξ is the load. All arguments but `rounds` may be arrays with one entry per machine.
+    The theorems' bounds and step sizes depend on privacy only through the load ξ. The theorems assume Gaussian noise of
+    variance `256·R·L²·ξ` per coordinate. All arguments but `rounds` may be arrays with one entry per machine.
 
     Args:
         records: n, number of records of a machine.
@@ -127,8 +127,8 @@ def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
 def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
     """Privacy load that corresponds to given noise, for example to noise that an accountant calibrated.
 
-    The privacy load ξ is the number through which privacy enters the step sizes and bounds of the theorems. They assume
-    noise of variance 256·R·L²·ξ. This function returns the ξ for which this variance is σ².
+    The theorems' bounds and step sizes depend on privacy only through the privacy load ξ. The theorems assume noise of
+    variance 256·R·L²·ξ. This function returns the ξ for which this variance is σ².
 
     Args:
         noise_std: σ, standard deviation per coordinate of the noise of a machine's message (a mean of gradients).
@@ -196,13 +196,13 @@ def top_averages(values: ArrayLike) -> np.ndarray:
 
 
 def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
-    """Root mean square, over the random number m of machines in a round, of the mean of the m largest values.
+    """Root mean square of the mean of the m largest values, for the random number m of machines in a round.
 
     Bounds for machines with unequal noise contain this number.
 
     Args:
         values: one per machine, or one for all: privacy loads (`privacy_load`), noise variances or squared deviations.
-        pmf: probabilities of 1, 2, …, machines in a round.
+        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
 
     Returns:
         `√E[ā_m²]`, where ā_m is the mean of the m largest values. The paper writes Φ² for squared deviations of
@@ -227,7 +227,7 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
     Args:
         values: one per machine, or one for all: noise variances, squared standard deviations of records' gradients, or
             privacy loads (`privacy_load`).
-        pmf: probabilities of m = 1, 2, …, machines in a round.
+        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
 
     Returns:
         An `Effective`, whose `ratio = value/per_round` is the smaller of the two upper bounds. The two candidates are
