@@ -71,8 +71,8 @@ class Found:
 class Audit:
     """Result of `audit`: empirical lower bounds on a protocol's privacy loss, with its claimed guarantee.
 
-    A score is a test statistic: one number per run, by which an attacker tells two neighbouring datasets apart. They
-    differ in one worst-case record, the canary.
+    A score is a test statistic: one number per run, by which an attacker tells two neighbouring datasets apart. These
+    datasets differ in one worst-case record, the canary.
 
     Attributes:
         protocol: name of the protocol.
@@ -81,7 +81,7 @@ class Audit:
         found: lower bounds from each score. The likelihood ratio is the first score.
         attained: largest μ of Gaussian differential privacy that an attack with this canary can show if the claim is
             right, or None if the claim is an ε without a μ.
-        verdict: probability that `refuted` names a score although the claim is right.
+        verdict: upper bound on the probability that `refuted` names a score although the claim is right.
     """
 
     protocol: str
@@ -94,9 +94,9 @@ class Audit:
     def best(self) -> Found:
         """Name and lower bounds of the best score.
 
-        A score is a test statistic, one number per run. The best score is the likelihood ratio, which is the most
-        powerful one if the claim is right. If some scores refute the claim, it is instead the refuting score with the
-        largest bound.
+        A score is a test statistic, one number per run. If no score refutes the claim, the best score is the likelihood
+        ratio, which is the most powerful one if the claim is right. Otherwise, the best score is the refuting score
+        with the largest bound.
         """
         refuting = [found for found in self.found if found.name in self.refuted]
         return max(refuting, key=lambda one: (one.strict.epsilon_lower, one.strict.mu_lower), default=self.found[0])
@@ -128,8 +128,8 @@ class Audit:
     def refuted(self) -> tuple[str, ...]:
         """Names of the test statistics (scores) whose lower bounds exceed the claim.
 
-        It is empty if the claim is not refuted. A true claim is refuted with a probability of at most 10⁻⁴, or at most
-        the argument `verdict` if `audit` was called with one.
+        The tuple is empty if the claim is not refuted. A right claim is refuted with a probability of at most the
+        argument `verdict` of `audit`, by default 10⁻⁴.
         """
         return tuple(found.name for found in self.found if found.strict.refute(self.guarantee))
 
@@ -146,7 +146,10 @@ class Audit:
     __repr__ = __str__
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return the audit as JSON values by name: claim, lower bounds from each test statistic, verdict."""
+        """Return the audit as JSON values by name: claim, lower bounds by score, and scores that refute it.
+
+        A score is a test statistic, one number per run.
+        """
         scores = {
             found.name: {
                 "epsilon_lower": found.bounds.epsilon_lower,
@@ -184,7 +187,7 @@ def audit(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Attack a protocol with a worst-case record (the canary), and return lower bounds on its privacy loss.
+    """Return lower bounds on a protocol's privacy loss, from an attack with a worst-case record (canary).
 
     The protocol runs equally often on two neighbouring datasets of a small federation, which differ in the canary only.
     Scores (test statistics) of what the adversary sees tell the two datasets apart. The better they do so, the larger
@@ -194,15 +197,15 @@ def audit(
         protocol: a protocol with a privacy target or a `noise_std`.
         federation: a small federation, or None for one that suits the protocol: four machines with at least twelve
             records each.
-        runs: number of runs on each of the two datasets from which the bounds are computed. Further runs fix the
+        runs: number of runs on each of the two datasets. The bounds are computed from these runs. Further runs fix the
             weights and thresholds of the scores beforehand.
         delta: δ of the bounds on ε.
         seed: seed of all runs.
         verdict: upper bound on the probability that `Audit.refuted` names a score although the claim is right.
         public: names of metrics that the protocol reports in each round and that the adversary sees, too.
-        loss: "linear" or "quadratic", the canary's loss (see `Federation`), or None for the federation's.
-        clipping: "ghost" or "rows" to compute clipped gradients by the code for networks, which is then audited, too
-            (see `Federation`), or None for the federation's.
+        loss: loss of the records, "linear" or "quadratic" (see `Federation`). None is the federation's.
+        clipping: "ghost" or "rows" to compute clipped gradients by the code for networks (see `Federation`). The audit
+            then tests this code, too. None is the federation's setting.
         folder: folder in which scores of finished runs are stored, and from which a stopped audit resumes. None stores
             nothing.
         progress: callback, called with (finished runs, all runs).

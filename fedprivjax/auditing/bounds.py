@@ -39,7 +39,8 @@ class PrivacyBounds:
         epsilon_lower: lower bound on the ε of (ε, δ)-DP, for any mechanism.
         mu_lower: lower bound on μ, if the mechanism is μ-GDP.
         delta: the δ of `epsilon_lower`.
-        level: probability, over coins and noise of all runs, that one of the two bounds is too large.
+        level: upper bound on the probability, over coins and noise of all runs, that the bound on ε is too large. The
+            same holds for the bound on μ.
     """
 
     epsilon_lower: float
@@ -100,7 +101,7 @@ def epsilon_lower(null: ArrayLike, other: ArrayLike, threshold: float, delta: fl
         other: independent scores of runs on a neighbouring dataset, shape [runs']; they tend to be larger.
         threshold: chosen independently of these scores.
         delta: inside (0, 1).
-        level: probability that the bound exceeds the true ε.
+        level: upper bound on the probability that the bound exceeds the true ε.
 
     Returns:
         The bound, at least 0.
@@ -205,19 +206,18 @@ def lower_bounds(
 
 
 def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05) -> LowerBounds:
-    """Return lower bounds on ε and μ from scores of an attack whose distribution is unknown.
+    """Return lower bounds on ε and μ from scores with an unknown distribution.
 
-    A score is one number per run. The attack guesses the dataset by comparing the score with a threshold. Half of
-    the runs are used to choose the threshold, and whether larger or smaller scores mean the neighbouring dataset.
+    A score is one number per run, by which an attack guesses the dataset of the run. The attack compares the score with
+    a threshold. Half of the runs serve to choose the threshold, and the dataset that larger scores indicate. The bounds
+    are computed from the other half.
 
     Args:
         null: independent scores of runs on one dataset, shape [runs].
-        other: independent scores of runs on a neighbouring dataset, shape [runs']. They may be larger or smaller.
+        other: independent scores of runs on a neighbouring dataset, shape [runs']. They may tend to be larger or
+            smaller than `null`.
         delta: δ of the bound on ε, inside (0, 1).
-        level: probability that a bound exceeds the true value.
-
-    Returns:
-        The bounds from the other half of the runs, which were not used for the choice.
+        level: upper bound on the probability that the bound on ε exceeds the true ε. The same holds for μ.
 
     >>> rng = np.random.default_rng(0)
     >>> 1.6 < fitted(rng.normal(0, 1, 4000), rng.normal(2, 1, 4000), delta=1e-5).mu_lower < 2.0

@@ -64,8 +64,8 @@ class OneRunAudit:
     """Result of `audit_one_run`: lower bounds on the privacy loss, with the claimed guarantee.
 
     Worst-case records (canaries) get random signs. The bounds follow from the number of signs that an attacker guesses
-    correctly. A bound has an error probability: the probability that it is above the true ε or μ. `audit_one_run` takes
-    two of them, by the arguments `level` (default 0.05) and `verdict` (default 10⁻⁴).
+    correctly. The probability that a bound exceeds the true ε or μ is at most its error probability.
+    `audit_one_run` has two arguments that are error probabilities: `level` (default 0.05) and `verdict` (default 10⁻⁴).
 
     Attributes:
         protocol: name of the protocol.
@@ -74,8 +74,8 @@ class OneRunAudit:
         strict: lower bounds on ε and μ with error probability `verdict`. If one of them exceeds the claim, the claim is
             refuted.
         attained: estimate of the μ (of Gaussian DP) at which the best attack distinguishes the two signs of one canary.
-            If it is much smaller than the claimed μ, the canaries are too weak to test the claim. It is estimated from
-            a canary's effect in a run without noise, and is only approximate for methods that normalise their steps.
+            If it is much smaller than the claimed μ, the canaries are too weak to test the claim. The estimate uses a
+            canary's effect in a run without noise. For methods that normalise their steps, it is only approximate.
     """
 
     protocol: str
@@ -89,8 +89,8 @@ class OneRunAudit:
         """True if the audit refutes the claimed guarantee.
 
         The attribute `strict` holds a lower bound on ε and one on μ. The claim is refuted if one of them exceeds the
-        claimed value. A right claim is refuted with a probability of at most 10⁻⁴. The argument `verdict` of
-        `audit_one_run` changes this probability.
+        claimed value. A right claim is refuted with a probability of at most the argument `verdict` of `audit_one_run`,
+        by default 10⁻⁴.
         """
         return self.strict.refute(self.guarantee)
 
@@ -130,10 +130,10 @@ def audit_one_run(
     verdict: float = 1e-4,
     guesses: int | None = None,
 ) -> OneRunAudit:
-    """Attack one run on a problem of any size, and return lower bounds on its privacy loss.
+    """Attack one run on a problem of any size, and return lower bounds on the privacy loss.
 
-    Every machine gets some worst-case records (canaries), each with a random sign. The bounds follow from how many
-    signs can be guessed from what the adversary sees.
+    Every machine gets some worst-case records (canaries), each with a random sign. From the adversary's view of the
+    run, an attacker guesses these signs. The bounds follow from the number of correct guesses.
 
     Args:
         protocol: a protocol with a privacy target or a `noise_std`, and with trust "server" (the adversary sees the
@@ -148,9 +148,9 @@ def audit_one_run(
         canary: norm of a canary's gradient, divided by the clip. For a method without a clip, the gradient's norm is
             the Lipschitz constant of the loss instead.
         level: error probability of each bound.
-        verdict: probability that `OneRunAudit.refuted` is True although the claim is right.
-        guesses: number of signs that the attacker guesses, those of which it is most certain. None takes the number
-            that gives the largest expected bounds if the claim is right.
+        verdict: upper bound on the probability that `OneRunAudit.refuted` is True although the claim is right.
+        guesses: number of guessed signs. The attacker guesses the signs of which it is most certain. None takes the
+            number that gives the largest expected bounds if the claim is right.
 
     Raises:
         Refusal: if the settings cannot be run, the adversary sees neither messages nor query points, or canaries change

@@ -131,7 +131,7 @@ def epsilon_lower(right: int, guesses: int, canaries: int, delta: float, level: 
     Args:
         right, guesses, canaries: as in `chance_of_guesses`.
         delta: inside (0, 1).
-        level: probability that the bound exceeds the true ε.
+        level: upper bound on the probability that the bound exceeds the true ε.
 
     >>> 2.16 < epsilon_lower(95, 100, 1000, 1e-5) < 2.17
     True

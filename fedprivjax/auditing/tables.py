@@ -77,7 +77,7 @@ def _achieved(one: Audit | OneRunAudit) -> str:
 
 
 def plot(audits: Mapping[str, Audit | OneRunAudit]) -> Figure:
-    """Plot claimed guarantees ε(δ) with the lower bounds that audits proved, one panel per protocol.
+    """Plot claimed guarantees ε(δ) with the lower bounds from audits, one panel per protocol.
 
     Args:
         audits: result of `audit` or `audit_one_run` for each protocol, by the label of its panel.

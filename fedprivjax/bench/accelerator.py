@@ -103,7 +103,7 @@ def fedavg_rates(rounds: int) -> Iterator[Line]:
 
 
 def plot(lines: Iterable[Line], device: str) -> Figure:
-    """Return a plot of the speed of sweeps, in runs per minute, against the size of the sweep.
+    """Return a plot of the speed of sweeps, in runs per minute, against the number of runs in a sweep.
 
     A second curve is an upper limit on the speed. It follows from the device's memory bandwidth and its rate of random
     numbers.

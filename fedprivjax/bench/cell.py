@@ -70,12 +70,13 @@ def make() -> Problem:
 def run_of(protocol, mechanism: Any = None, method: str = "auto", rounds: int = ROUNDS) -> Callable[[], Any]:
     """Return a function without arguments that makes one benchmark run of a protocol.
 
-    The run trains softmax regression on 60,000 random images, with 50 of 100 machines in each round. The function's
-    calls can be timed: its program is compiled at the first call.
+    The run trains softmax regression on 60,000 random images, with 50 of 100 machines in each round. The first call of
+    the function also compiles the program. Later calls can be timed.
 
     Args:
         protocol: protocol to run.
-        mechanism: sampler of the noise, such as `Silent()` for none. None is the one that `method` names.
+        mechanism: sampler of the noise, such as `Silent()`, which adds no noise. None takes the sampler that `method`
+            names.
         method: name of a noise sampler, a key of `noise.chooser.METHODS`, or "auto" for the cheapest.
         rounds: number of rounds.
     """

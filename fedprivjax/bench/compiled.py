@@ -78,14 +78,14 @@ class Row(NamedTuple):
     """Predicted cost of one compiled program. Numbers except `memory` are those of one round on one card.
 
     Attributes:
-        name: name of the method or of the network. A combination without a name has that of its algorithm.
+        name: name of the method or of the network. For an algorithm of no named method, it is the algorithm's name.
         runs: number of runs that the program makes together, as text.
         kernels: number of kernels that are launched.
         copies: number of these kernels that are copies.
         least: bytes that a round must read and write, from the shapes of its arrays.
         moved: bytes that the compiled kernels read and write.
         collectives: number of communications between cards, by kind, such as all-reduce.
-        products: precisions of the matrix products of float32 numbers.
+        products: precisions in which the program multiplies matrices of float32 numbers: "float32", "tf32" or both.
         memory: bytes of memory of the whole program, for all rounds.
         seconds: predicted time.
     """
@@ -122,9 +122,10 @@ def require_cases(card: str, cards: int = 1, only: Sequence[str] | None = None) 
 
 
 def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, *, say: Say) -> Iterator[Row]:
-    """Compile every method and network for a card that need not be present, and yield predicted costs.
+    """Compile methods and networks for a card that need not be present, and yield predicted costs.
 
-    There is one row for each method or network and each number of runs that are computed together.
+    There is one row for each method or network and each number of runs that are computed together. The gossip
+    method `dsgd`, which has no server, is left out.
 
     Args:
         card: name of the card, a key of `CARDS`.
