@@ -5,7 +5,8 @@ import inspect
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -171,8 +172,8 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
         kind: class of which the result must be an instance.
 
     Raises:
-        Refusal: if options are unknown or missing, if an object that is not called has options, or if the result is not
-            a `kind`.
+        Refusal: if options are unknown or missing, if an object that is not called has options, if the user's code
+            raises an error, or if the result is not a `kind`.
     """
     if not (inspect.isclass(found) or inspect.isroutine(found)):
         if options:
@@ -187,10 +188,34 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
             inspect.signature(found).bind(**options)
         except TypeError as error:
             raise Refusal(f"{what} {path!r} must be given its options in its table, got {error}") from None
-        one = found(**options)
+        with named_errors(what, path):
+            one = found(**options)
     if not isinstance(one, kind):
         raise Refusal(f"{what} {path!r} must be a {kind.__name__}, got {one!r}")
     return one
+
+
+@contextmanager
+def named_errors(what: str, path: str) -> Iterator[None]:
+    """Raise errors of a user-defined object's code in the block as a Refusal that names the object.
+
+    Refusals, and errors of objects of this package, are raised unchanged.
+
+    Args:
+        what: noun for the object in messages, such as "loss".
+        path: import path, or name of an object of this package.
+
+    >>> with named_errors("loss", "mine:Loss"):
+    ...     len(3)
+    Traceback (most recent call last):
+    fedprivjax.Refusal: loss 'mine:Loss' must not raise an error, got TypeError: object of type 'int' has no len() (...
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, Refusal) or ":" not in path:
+            raise
+        raise Refusal(f"{what} {path!r} must not raise an error, got {cause(error)}") from error
 
 
 def object_of(

@@ -1,13 +1,13 @@
 """`[participation]`: the keys of each kind, and the scheme that they describe."""
 
+import inspect
 from collections.abc import Mapping
-from inspect import isclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.names import resolve, taken_by
+from fedprivjax.experiment.names import named_errors, resolve, taken_by
 from fedprivjax.experiment.section import THEORY, Imported, Reflected, Settings, arguments, refuse, sections
 from fedprivjax.plan.participation import SCHEMES, Buffered, Cohorts, Delays, Dropouts, Participation, Timed
 
@@ -130,14 +130,18 @@ class Own(Imported):
         given = {} if per_round is None else {"per_round": per_round}
         given |= {"rounds": self.rounds} if self.rounds is not None and "rounds" in taken_by(self.found) else {}
         try:
-            return self.found(machines, **given, **self.object_settings)
+            inspect.signature(self.found).bind(machines, **given, **self.object_settings)
         except TypeError as error:
             raise Refusal(f"participation {self.kind!r} must take machines and its options, got {error}") from error
+        except ValueError:  # some functions of C extensions have no signature
+            pass
+        with named_errors("participation", self.kind):
+            return self.found(machines, **given, **self.object_settings)
 
 
 def scheme_of(maker: Any) -> Any:
     """Return the class of a scheme's constructor."""
-    return maker if isclass(maker) else maker.__self__
+    return maker if inspect.isclass(maker) else maker.__self__
 
 
 TheoryRounds = Annotated[int, Field(ge=1)] | Literal["theory"] | None

@@ -13,7 +13,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.datasets import Dataset, Stream
 from fedprivjax.datasets.as_problem import from_dataset
 from fedprivjax.datasets.preparation import is_table, prepared_by, read_columns
-from fedprivjax.experiment.names import Unimported, object_of, of_results, resolve
+from fedprivjax.experiment.names import Unimported, named_errors, object_of, of_results, resolve
 from fedprivjax.experiment.section import THEORY, Reflected, sections
 from fedprivjax.features import MAPS, FeatureMap
 from fedprivjax.problem.constraints import CONSTRAINTS, ConstraintSet
@@ -108,7 +108,8 @@ class Source:
             return datasets.read_table(self.name, **options)
         if self.function is None:
             return _shared(self.name, options)
-        data = self.function(**options)
+        with named_errors("dataset", self.name):
+            data = self.function(**options)
         if not isinstance(data, Dataset | Stream | Problem):
             kinds = "a fedprivjax Dataset, Stream or Problem"
             raise Refusal(f"dataset {self.name!r} must return {kinds}, got {type(data).__name__}")

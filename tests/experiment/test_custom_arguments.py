@@ -40,6 +40,18 @@ class Net(nn.Module):
     def __call__(self, x):
         return nn.Dense(1)(x)[:, 0]
 
+def failing(width=0.5):
+    return fpj.Huber(width["of a table"])
+
+def refusing(width):
+    return fpj.Huber(-1.0)
+
+def late(machines, per_round=1):
+    return Scheme(machines, per_roun=per_round)
+
+def broken(rows=24):
+    return {}[rows]
+
 def ball(found=0.0, object_settings=0.0, dimension=0.0):
     return fpj.Ball(found + object_settings + dimension)
 
@@ -170,3 +182,33 @@ def test_an_adversarys_own_server_is_its_argument(parsed):
     table = {"kind": "custom:Watcher", "server": "anything"}
     read = parsed(protocol={"adversary": table})
     assert read.protocol[0].parts["adversary"].server == "anything"
+
+
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ({"loss": "custom:failing"}, r"loss 'custom:failing' must not raise an error, got TypeError: 'float' object "),
+        ({"loss": {"kind": "custom:refusing", "width": 1.0}}, r"width must be positive, got -1\.0$"),
+        ({"loss": {"kind": "custom:failing", "wdth": 1}}, "unknown option of loss custom:failing 'wdth', did you mean"),
+        (
+            {"dataset": "custom:broken"},
+            r"dataset 'custom:broken' must not raise an error, got KeyError: 24 \(custom\.py",
+        ),
+    ],
+)
+def test_an_error_of_the_objects_own_code_names_the_object(parsed, problem, message):
+    with pytest.raises(Refusal, match=f"^{message}"):
+        made(parsed(**problem))
+
+
+def test_an_error_of_a_schemes_own_code_is_not_one_of_its_arguments(parsed):
+    table = {"kind": "custom:late", "machines": 4}
+    wanted = (
+        r"participation 'custom:late' must not raise an error, got TypeError: .*'per_roun'.* \(custom\.py, line \d+\)$"
+    )
+    with pytest.raises(Refusal, match=f"^{wanted}"):
+        scheme_of(parsed(table))
+    with pytest.raises(
+        Refusal, match=r"^participation 'custom:late' must take machines and its options, got .*'width'$"
+    ):
+        scheme_of(parsed({**table, "width": 3}))
