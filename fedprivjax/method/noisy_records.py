@@ -15,7 +15,7 @@ from fedprivjax.method.release import RunFacts
 from fedprivjax.noise import Mechanism
 from fedprivjax.noise.factors.interface import INDEPENDENT
 from fedprivjax.noise.pairwise import Pairwise, as_pairwise
-from fedprivjax.plan.samplers import Sampler
+from fedprivjax.plan.samplers import Poisson, Replacement, Sampler, Subset
 from fedprivjax.privacy.accountants.records import Shuffled
 from fedprivjax.privacy.accountants.shuffled import shuffled_noise_multiplier
 from fedprivjax.privacy.events import Event
@@ -149,6 +149,11 @@ def require_identical(machines: MachineTable) -> MachineTable:
 
 def require_shuffled(sampler: Sampler, noise_rule: Any) -> None:
     """Raise Refusal unless a shuffler's theorem covers a sampler and a noise rule."""
+    if sampler.batch == 1 and sampler.secret and type(sampler) not in (Subset, Replacement, Poisson):
+        raise Refusal(
+            f"sampler must be 'subset' or 'replacement' with a shuffler, whose theorem is for records that are equally "
+            f"likely, got {sampler}"
+        )
     if sampler.batch != 1 or not sampler.secret or sampler.independent:
         raise Refusal(f"batch must be 1 with a shuffler, resampled in each round, got {sampler.batch} {sampler.name}")
     if noise_rule != "accountant":

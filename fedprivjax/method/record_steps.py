@@ -19,7 +19,7 @@ from fedprivjax.method.record_privacy import OwnRecords
 from fedprivjax.method.work_privacy import WorkFacts, WorkPrivacy
 from fedprivjax.noise import Mechanism, PerStep
 from fedprivjax.noise.interface import step_noise
-from fedprivjax.plan.samplers import LocalWork, Sampler
+from fedprivjax.plan.samplers import LocalWork, Replacement, Sampler
 from fedprivjax.privacy.record_event import RecordEvent
 from fedprivjax.privacy.target import Target
 
@@ -38,7 +38,7 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
             noticed. With a `clip`, the guarantee needs no assumption on the loss.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
-            whole run. A custom `Sampler` must also do one of the two.
+            whole run. A custom `Sampler` must be public, and repeat records or use none twice.
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. It
             counts every local step as a release of one record, so R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
@@ -67,6 +67,11 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
             raise Refusal("batch must be one number for local SGD: all machines take the same number of steps")
         if isinstance(self.work, LocalWork) or not (self.work.repeats or self.work.one_pass):
             raise Refusal(f"sampler must be 'replacement' or 'disjoint' for local SGD, got {self.work.name!r}")
+        if self.work.secret and type(self.work) is not Replacement:
+            raise Refusal(
+                f"sampler must be 'replacement' or public for local SGD, because the secret records of a round's steps "
+                f"must be independent, got {self.work}"
+            )
 
     # ---- at a machine, traced
 

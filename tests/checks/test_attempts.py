@@ -134,12 +134,12 @@ class OwnOrder(Cyclic):
 
 
 SAMPLERS = {
-    "subset": (Favourites(2), "message", "secret and occurrences", "Subset"),
+    "subset": (Favourites(2), "message", "secret, coupled and occurrences", "Subset"),
     "poisson": (Repeated(2), "draw", "secret, independent, occurrences, amplifies, empty and chance", "Poisson"),
-    "partly": (RarelySecret(2), "occurrences", "secret", "Subset"),
+    "partly": (RarelySecret(2), "occurrences", "secret and coupled", "Subset"),
     "full": (NotAll(), "message", "settled", "Full"),
-    "attribute": (SecretAgain(2), "independent", "secret and occurrences", "Subset"),
-    "below": (BelowFavourites(2), "message", "secret and occurrences", "Subset"),
+    "attribute": (SecretAgain(2), "independent", "secret, coupled and occurrences", "Subset"),
+    "below": (BelowFavourites(2), "message", "secret, coupled and occurrences", "Subset"),
 }
 
 
@@ -160,7 +160,8 @@ def test_a_sampler_that_keeps_its_parents_statement_is_refused(attempt):
 
 
 def test_the_remedy_of_a_sampler_is_named():
-    with pytest.raises(Refusal, match=r"Define secret and occurrences in .* as well, or derive it from Sampler$"):
+    remedy = r"Define secret, coupled and occurrences in .* as well, or derive it from Sampler$"
+    with pytest.raises(Refusal, match=remedy):
         require_restated(Favourites(2))
 
 

@@ -252,10 +252,9 @@ def test_a_custom_sampler_needs_no_registration():
     batches = draw_minibatches(FirstHalf(3), ROWS, schedule, np.random.default_rng(0))
     assert set(map(tuple, batches.samples[:, 0].tolist())) == {(0, 1, 2), (3, 4, 5)}
     settings = {"records": RECORDS, "rounds": 4, "delta": 1e-5}
-    assert sampled_epsilon(3.0, SampledReleases(sampler=FirstHalf(3), **settings)) == sampled_epsilon(
-        3.0, SampledReleases(sampler=Subset(3), **settings)
-    )
-    assert attainable_epsilon(3.0, SampledReleases(sampler=FirstHalf(3), **settings)) > 0
+    halves = sampled_epsilon(3.0, SampledReleases(sampler=FirstHalf(3), **settings))
+    assert halves > sampled_epsilon(3.0, SampledReleases(sampler=Subset(3), **settings))  # one record shows the others
+    assert halves > attainable_epsilon(3.0, SampledReleases(sampler=FirstHalf(3), **settings)) > 0
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def test_samples_are_those_of_the_seed_whenever_they_are_drawn():
 
 def test_secret_samples_of_a_sampler_that_breaks_its_word_are_refused_before_they_are_run():
     class Twice(Subset):
-        secret, occurrences = True, Subset.occurrences
+        secret, coupled, occurrences = True, True, Subset.occurrences
 
         def message(self, sizes, batches, most, width, rng):
             places, counts = super().message(sizes, batches, most, width, rng)

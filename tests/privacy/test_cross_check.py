@@ -243,7 +243,7 @@ def test_a_delta_outside_is_refused(delta):
 class Often(Subset):
     """A custom sampler, under an existing name, that takes a record nine times in ten."""
 
-    secret = True
+    secret = coupled = True
 
     def occurrences(self, records, batch):
         return Occurrences(np.ones(1), np.array([0.9]))

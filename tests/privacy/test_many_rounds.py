@@ -67,7 +67,7 @@ def test_losses_preserve_both_probabilities(shift, rate):
     grids = [
         *added(shift, rate, 0.1 * rate * shift),
         *replaced(shift, rate, 0.1 * rate * shift),
-        *subsampled(2 / shift, occurrences, 0.1 * rate * shift),
+        *subsampled(2 / shift, occurrences, rate, 0.1 * rate * shift),
     ]
     for grid in grids:
         losses = grid.spacing * (grid.lowest + np.arange(grid.probabilities.size))

@@ -10,6 +10,7 @@ from cases import sparing
 from dp_accounting.pld import PLDAccountant
 from scipy.stats import binom, norm
 
+from fedprivjax.plan.samplers import Occurrences
 from fedprivjax.privacy.accountants import sampled
 from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, sampled_epsilon
@@ -96,10 +97,10 @@ def test_the_table_would_show_half_a_sensitivity_and_repetitions_left_out(monkey
 
     def once_only(*args):
         times, chances = original(*args)
-        return times[:1], chances[:1]
+        return Occurrences(times[:1], chances[:1])
 
     assert sampled_epsilon(2 * claimed(6.0), SampledReleases(sampler="replacement", **MNIST)) < right / 2
-    assert faulty(monkeypatch, lambda *args: (original(*args)[0] / 2, original(*args)[1])) < right / 2
+    assert faulty(monkeypatch, lambda *args: Occurrences(original(*args)[0] / 2, original(*args)[1])) < right / 2
     assert faulty(monkeypatch, once_only) < 0.9 * right
     assert faulty(monkeypatch, original) == pytest.approx(right, rel=0.002)
 

@@ -17,6 +17,7 @@ CLAIMS = (
     "secret",
     "settled",
     "independent",
+    "coupled",
     "repeats",
     "one_pass",
     "pooled",
@@ -56,6 +57,10 @@ class Sampler(Decorated):
         description: description in lists, and in guarantees, where `rule` may add constants.
         secret: True if every message is sampled independently and its records are secret, which amplifies privacy.
         independent: True if records are sampled independently, so that replacing one does not affect the others.
+        coupled: True if the other records of a message do not tell whether a given record is among them: a message
+            without the record can be sampled from one with it, such that other records take its places. It holds for a
+            uniformly random subset, but not for a random one of several fixed batches. If it is False, and
+            `independent` too, samples amplify δ alone, and not ε.
         repeats: True if a record may occur twice in a message, and a batch may be larger than the dataset.
         one_pass: True if a record is in at most one message of a run.
         pooled: True if machines need no own records: fresh examples come from a pool in order of use, or are computed.
@@ -72,6 +77,7 @@ class Sampler(Decorated):
     description: ClassVar[str]
     secret: ClassVar[bool] = False
     independent: ClassVar[bool] = False
+    coupled: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     one_pass: ClassVar[bool] = False
     pooled: ClassVar[bool] = False

@@ -217,6 +217,7 @@ class Replacement(Sampler):
     name: ClassVar[str] = "replacement"
     description: ClassVar[str] = "batch records sampled with replacement, so that a record may occur twice"
     secret: ClassVar[bool] = True
+    coupled: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
 
     def message(self, sizes, batches, most, width, rng):
@@ -260,6 +261,7 @@ class Subset(Sampler):
     name: ClassVar[str] = "subset"
     description: ClassVar[str] = "a uniformly random subset of batch records"
     secret: ClassVar[bool] = True
+    coupled: ClassVar[bool] = True
 
     def message(self, sizes, batches, most, width, rng):
         """Sample places in a uniformly random order: a sort of all records, or `distinct_places` of small batches."""

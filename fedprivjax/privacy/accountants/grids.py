@@ -65,13 +65,12 @@ def replaced(shift: float, rate: float, spacing: float) -> list[LossGrid]:
     return [_grid(places[0], one, _reversed(one), spacing)]
 
 
-def subsampled(z: float, occurrences: Occurrences, spacing: float) -> list[LossGrid]:
+def subsampled(z: float, occurrences: Occurrences, rate: float, spacing: float) -> list[LossGrid]:
     """Return the losses of the bound for samples of a fixed size, see `accountants.sampled.profile`.
 
-    Losses above 0 are those of `added` with the probability of occurrence as the rate, for each number of occurrences.
-    Losses below 0 mirror them.
+    Losses above 0 are those of `added` with this rate, for each number of occurrences. Losses below 0 mirror them.
     """
-    rate, shifts = float(occurrences.chances.sum()), 2 * occurrences.times / z
+    shifts = 2 * occurrences.times / z
     places = _places(0.0, _loss(shifts.max() + REACH, shifts.max(), rate), spacing)
     if not places.size:
         return []

@@ -153,9 +153,11 @@ class Sampled(RecordAccountant):
             return f"{clipping}exact composition of Gaussian mechanisms (GDP){group}"
         if self.group > 1:
             return f"{_mixtures(self)}; {self.sampler.rule}"
-        tight = self.sampler.independent and not self.whole_message
+        tight = self.sampler.independent and not (self.whole_message or self.sampler.repeats)
         pair = "its pair for replaced records" if self.relation == REPLACE_ONE else "its pair for added records"
         how = pair if tight else "a bound on the subsampled profile, in both directions"
+        if not (self.whole_message or self.sampler.independent or self.sampler.coupled):
+            how = "a bound on the sampled profile, whose samples amplify δ alone"
         return f"{clipping}privacy loss distributions of dp-accounting, from {how}; {self.sampler.rule}"
 
     def accountant_results(
@@ -167,7 +169,7 @@ class Sampled(RecordAccountant):
 
         sampled = self._sampled(records, batch, releases, delta)
         if not sampled.amplified:
-            return gaussian_results(np.full(sampled.with_record, ratio / self.group), delta)
+            return gaussian_results(np.full(sampled.with_record, ratio / (self.group * sampled.repeated)), delta)
         least = attainable_epsilon(self._multiplier(ratio), sampled)
         attained = AccountantResult("attained on a linear loss (PLD)", least, LOWER)
         try:
@@ -190,7 +192,8 @@ class Sampled(RecordAccountant):
 
         sampler = self.sampler.with_batch(batch)
         if not sampler.amplifies(records, batch):
-            return SelfComposedDpEvent(GaussianDpEvent(ratio / self.group), sampler.releases(releases, records, batch))
+            sampled = self._sampled(records, batch, releases, 0.5)
+            return SelfComposedDpEvent(GaussianDpEvent(ratio / (self.group * sampled.repeated)), sampled.with_record)
         if self.group > 1:
             return SelfComposedDpEvent(self._mixture(ratio, records, batch), releases)
         one = GaussianDpEvent(self._multiplier(ratio) if sampler.independent else ratio)

@@ -132,6 +132,11 @@ class SampledReleases:
         """Largest number of releases that may contain a given record."""
         return self.sampler.releases(self.rounds, self.records, self.batch)
 
+    @property
+    def repeated(self) -> float:
+        """Largest number of a record's occurrences in a release, or 1 if messages are clipped as a whole."""
+        return 1.0 if self.whole_message else float(self.sampler.occurrences(self.records, self.batch).times.max())
+
 
 @cache
 def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
@@ -155,7 +160,8 @@ def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float
     if isinf(noise_multiplier):
         return 0.0
     if not releases.amplified:
-        mu = releases.group * releases.moved * sqrt(releases.with_record) / noise_multiplier
+        shift = releases.group * releases.moved * releases.repeated
+        mu = shift * sqrt(releases.with_record) / noise_multiplier
         return float(gdp.epsilon(mu, releases.delta))
     if releases.group > 1:
         rate = releases.sampler.chance(releases.records, releases.batch)
@@ -194,11 +200,11 @@ def one_release(
     spacing = _spacing(z, sampler, records, whole, relation)
     if spacing is None:
         return None
-    times, chances = shift_distribution(sampler, records, whole)
-    if sampler.independent and not whole:
+    shifts = shift_distribution(sampler, records, whole)
+    if _has_pair(sampler, shifts, whole):
         # the error of connecting the dots is of second order in the spacing
-        return _independent(z, float(chances.sum()), relation, coarse * spacing)
-    return _subsampled(z, times, chances, coarse * spacing)
+        return _independent(z, float(shifts.chances.sum()), relation, coarse * spacing)
+    return _subsampled(z, shifts, _hiding(sampler, shifts, whole), coarse * spacing)
 
 
 def resolved(z: float, releases: SampledReleases, spacing: float) -> bool:
@@ -209,9 +215,10 @@ def resolved(z: float, releases: SampledReleases, spacing: float) -> bool:
 
 def _deviation(z: float, releases: SampledReleases) -> float:
     """Return nearly the standard deviation of the loss of one release, or less."""
-    times, chances = shift_distribution(releases.sampler, releases.records, releases.whole_message)
-    rate, square = float(times @ chances), z**-2
-    if not releases.sampler.independent or releases.whole_message or rate * exp(min(1.5 * square, 50)) > MOST_LINEAR:
+    shifts = shift_distribution(releases.sampler, releases.records, releases.whole_message)
+    rate, square = float(shifts.times @ shifts.chances), z**-2
+    paired = _has_pair(releases.sampler, shifts, releases.whole_message)
+    if not paired or rate * exp(min(1.5 * square, 50)) > MOST_LINEAR:
         return releases.moved * rate / z
     return rate * sqrt(expm1(square) if releases.relation == ADD_OR_REMOVE else 4 * sinh(square))
 
@@ -243,8 +250,8 @@ def _fine_grids(z: float, sampler: Sampler, records: int, whole: bool, relation:
     spacing = _spacing(z, sampler, records, whole, relation)
     assert spacing is not None
     shifts = shift_distribution(sampler, records, whole)
-    if whole or not sampler.independent:
-        return grids.subsampled(z, shifts, spacing / cells)
+    if not _has_pair(sampler, shifts, whole):
+        return grids.subsampled(z, shifts, _hiding(sampler, shifts, whole), spacing / cells)
     pair = grids.added if relation == ADD_OR_REMOVE else grids.replaced
     return pair(1 / z, float(shifts.chances.sum()), spacing / cells)
 
@@ -259,7 +266,7 @@ def noise_multiplier_for(epsilon: float, releases: SampledReleases) -> float:
     require_positive("epsilon", epsilon)
     mu = float(gdp.mu(epsilon, releases.delta))
     if not releases.amplified:
-        return composition.HEADROOM * releases.moved * sqrt(releases.with_record) / mu
+        return composition.HEADROOM * releases.moved * releases.repeated * sqrt(releases.with_record) / mu
     guess = 2 * releases.batch / releases.records * sqrt(releases.rounds) / mu
     return require_known(search_min_noise(lambda z: sampled_epsilon(z, releases), epsilon, guess), epsilon)
 
@@ -282,11 +289,24 @@ def shift_distribution(sampler: Sampler, records: int, whole_message: bool = Fal
     return Occurrences(np.ones(1), np.array([occurrences.chances.sum()])) if whole_message else occurrences
 
 
+def _has_pair(sampler: Sampler, shifts: Occurrences, whole: bool) -> bool:
+    """Return True if one pair of Gaussian mixtures dominates a release: of records that occur independently, once."""
+    return sampler.independent and not whole and bool((shifts.times == 1).all())
+
+
+def _hiding(sampler: Sampler, shifts: Occurrences, whole: bool) -> float:
+    """Return the probability that amplifies ε: that of an occurrence, or 1 if the other records may show it.
+
+    Messages that are clipped as a whole are within 2C of each other, whatever their records are.
+    """
+    return float(shifts.chances.sum()) if whole or sampler.independent or sampler.coupled else 1.0
+
+
 def _spacing(z: float, sampler: Sampler, records: int, whole: bool, relation: str) -> float | None:
     """Return the spacing of the losses of `one_release`, or None if there are losses above `LONGEST`."""
     shifts = shift_distribution(sampler, records, whole)
-    if whole or not sampler.independent:
-        longest = _longest_loss(z, *shifts)
+    if not _has_pair(sampler, shifts, whole):
+        longest = _longest_loss(z, shifts, _hiding(sampler, shifts, whole))
         return None if longest is None else max(min(GRID, longest / 2000), longest / 4e4)
     shift = vectors_changed(relation) / z
     longest = shift**2 / 2 + 9 * shift  # beyond nine standard deviations a loss is negligible
@@ -294,31 +314,35 @@ def _spacing(z: float, sampler: Sampler, records: int, whole: bool, relation: st
     return None if longest > LONGEST else max(min(finest, GRID), longest / MAX_CELLS)
 
 
-def _subsampled(z: float, times: np.ndarray, chances: np.ndarray, spacing: float) -> "PrivacyLossDistribution":
+def _subsampled(z: float, shifts: Occurrences, rate: float, spacing: float) -> "PrivacyLossDistribution":
     """Return the bound's loss distribution for one release."""
-    longest = _longest_loss(z, times, chances)
+    longest = _longest_loss(z, shifts, rate)
     assert longest is not None
-    above = profile(np.arange(ceil(longest / spacing) + 1) * spacing, times, chances, z)
+    above = profile(np.arange(ceil(longest / spacing) + 1) * spacing, shifts, rate, z)
     return composition.connected_dots(composition.symmetric_profile(np.minimum.accumulate(above), spacing), spacing)
 
 
-def _longest_loss(z: float, times: np.ndarray, chances: np.ndarray) -> float | None:
+def _longest_loss(z: float, shifts: Occurrences, rate: float) -> float | None:
     """Return a loss at which `profile` is negligible, or None if there is none up to `LONGEST`."""
     losses = np.geomspace(0.05, LONGEST, 64)
-    enough = profile(losses, times, chances, z) < NEGLIGIBLE
+    enough = profile(losses, shifts, rate, z) < NEGLIGIBLE
     return float(losses[enough.argmax()]) if enough.any() else None
 
 
-def profile(epsilon, times: np.ndarray, chances: np.ndarray, z: float) -> np.ndarray:
+def profile(epsilon, shifts: Occurrences, rate: float, z: float) -> np.ndarray:
     """Return the bound δ(ε) for one release, in the shape of ε.
 
     Numbers of occurrences that are left out count as infinite losses.
+
+    Args:
+        rate: probability that amplifies ε, see `_hiding`. With 1, the bound is the mean of δ(ε) over occurrences, by
+            joint convexity.
     """
     epsilon = np.asarray(epsilon, float)
     with np.errstate(over="ignore"):
-        near = np.log1p(np.expm1(np.minimum(epsilon, 30)) / chances.sum())
-        inner = np.where(epsilon < 30, near, epsilon - log(chances.sum()))
-    parts = (chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(times, chances, strict=True))
+        near = np.log1p(np.expm1(np.minimum(epsilon, 30)) / rate)
+        inner = np.where(epsilon < 30, near, epsilon - log(rate))
+    parts = (chance * gdp.delta(inner, 2 * j / z) for j, chance in zip(*shifts, strict=True))
     return sum(parts, np.full(epsilon.shape, RAREST))
 
 

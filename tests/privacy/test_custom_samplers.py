@@ -1,0 +1,145 @@
+"""Bounds of custom samplers that state their distribution truly, against the δ that explicit datasets attain."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from fedprivjax import Absolute, Full, LocalSGD, NoisyMinibatchSGD, Refusal, guarantee, linear_problem
+from fedprivjax.plan.draw import draw_plan
+from fedprivjax.plan.samplers import Occurrences, Sampler, Subset
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.accountants.records import Sampled
+from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, sampled_epsilon
+
+DELTA, RECORDS = 1e-5, 50
+PROBLEM = linear_problem(np.zeros((2, RECORDS, 3)), np.zeros((2, RECORDS)), Absolute(), feature_bound=1.0)
+
+
+@dataclass(frozen=True)
+class Blocks(Sampler):
+    """One of several fixed batches, each with the same probability. The other records show which one it is."""
+
+    batch: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    name: ClassVar[str] = "blocks"
+    description: ClassVar[str] = "one of several fixed batches"
+    secret: ClassVar[bool] = True
+
+    def message(self, sizes, batches, most, width, rng):
+        return rng.integers(0, sizes // batches)[:, None] * batches[:, None] + np.arange(width), batches
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.ones(1), np.array([batch / records]))
+
+
+@dataclass(frozen=True)
+class Copies(Sampler):
+    """Each record independently `copies` times, or not at all."""
+
+    batch: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    copies: int = 3
+    name: ClassVar[str] = "copies"
+    description: ClassVar[str] = "each record independently several times, or not at all"
+    secret: ClassVar[bool] = True
+    independent: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.array([float(self.copies)]), np.array([batch / records / self.copies]))
+
+
+@dataclass(frozen=True)
+class All(Sampler):
+    """Every record three times in every message."""
+
+    batch: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    name: ClassVar[str] = "all"
+    description: ClassVar[str] = "every record three times"
+    secret: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.array([3.0]), np.ones(1))
+
+    def amplifies(self, records, batch):
+        return False
+
+
+@dataclass(frozen=True)
+class First(Sampler):
+    """The first record in every message, which is stated."""
+
+    batch: int = 1  # pyright: ignore[reportIncompatibleVariableOverride]
+    name: ClassVar[str] = "first"
+    description: ClassVar[str] = "the first record"
+    secret: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
+
+    def message(self, sizes, batches, most, width, rng):
+        return np.zeros((sizes.size, width), int), batches
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.array([float(batch)]), np.ones(1))
+
+
+@pytest.mark.parametrize(("batch", "z", "rounds"), [(5, 0.5, 20), (5, 2.0, 100), (1, 3.0, 1000)])
+def test_fixed_batches_amplify_delta_alone(batch, z, rounds):
+    """Other batches of records far away show when a record's batch is used. Where 7.8 was stated, ε was 22.9."""
+    epsilon = sampled_epsilon(z, SampledReleases(Blocks(batch), RECORDS, rounds, DELTA))
+    uses = np.arange(1, rounds + 1)
+    attained = binom.pmf(uses, rounds, batch / RECORDS) @ gdp.delta(epsilon, 2 * np.sqrt(uses) / z)
+    assert attained == pytest.approx(DELTA, rel=1e-3)
+    assert attained <= DELTA
+    assert sampled_epsilon(z, SampledReleases(Subset(batch), RECORDS, rounds, DELTA)) < 0.8 * epsilon
+    assert "amplify δ alone" in Sampled(Blocks(batch)).derivation
+
+
+def test_messages_that_are_clipped_as_a_whole_hide_the_other_records_too():
+    known = {"records": RECORDS, "rounds": 20, "delta": DELTA, "whole_message": True}
+    blocks, subset = (sampled_epsilon(2.0, SampledReleases(kind(5), **known)) for kind in (Blocks, Subset))
+    assert blocks == subset
+
+
+@pytest.mark.parametrize("z", [1.0, 4.0])
+def test_repetitions_of_independent_records_count(z):
+    """Where 1.6 was stated for 20 rounds, ε was 22.3."""
+    epsilon = sampled_epsilon(z, SampledReleases(Copies(5), RECORDS, 1, DELTA))
+    x, chance = np.linspace(-15 - 12 * z, 15 + 12 * z, 400_001), 5 / RECORDS / 3
+    other = norm.pdf(x / z) / z
+    here, there = ((1 - chance) * other + chance * norm.pdf((x - side * 3) / z) / z for side in (1, -1))
+    attained = np.maximum(here - np.exp(epsilon) * there, 0).sum() * (x[1] - x[0])
+    assert 0 < attained <= DELTA
+
+
+def test_repetitions_count_if_nothing_amplifies():
+    """The sensitivity was that of a record that occurs once."""
+    releases = SampledReleases(All(3 * RECORDS), RECORDS, 4, DELTA)
+    epsilon = sampled_epsilon(20.0, releases)
+    assert epsilon == pytest.approx(float(gdp.epsilon(2 * 3 * 2 / 20.0, DELTA)), rel=1e-9)
+    assert noise_multiplier_for(epsilon, releases) == pytest.approx(20.0, rel=1e-6)
+    results = Sampled(All(3 * RECORDS)).accountant_results(10.0, RECORDS, 3 * RECORDS, 4, delta=DELTA)
+    assert min(one.epsilon for one in results) == pytest.approx(epsilon, rel=1e-3)
+    assert Sampled(All(3 * RECORDS)).dp_event(10.0, RECORDS, 3 * RECORDS, 4).event.noise_multiplier == 10.0 / 3
+
+
+def test_a_shuffler_needs_records_that_are_equally_likely():
+    """ε was 28.4 where 0.92 was stated."""
+    settings = {"noise_std": 2.0, "clip": 1.0, "step_size": 0.1, "trust": "shuffler"}
+    with pytest.raises(Refusal, match=r"^sampler must be 'subset' or 'replacement' with a shuffler, .* got First\("):
+        NoisyMinibatchSGD(sampler=First(), **settings)
+
+
+def test_local_steps_on_secret_records_need_independent_ones():
+    """The steps of a round used one record, and were counted as independent."""
+    with pytest.raises(Refusal, match=r"^sampler must be 'replacement' or public for local SGD, .* got First\("):
+        LocalSGD(noise_std=2.0, clip=1.0, sampler=First(10), step_size=0.1)
+
+
+def test_the_guarantee_of_a_run_is_that_of_its_sampler():
+    method = NoisyMinibatchSGD(noise_std=0.4, clip=1.0, sampler=Blocks(5), step_size=0.1)
+    found = guarantee(method, PROBLEM, draw_plan(PROBLEM, Full(2), 20, sampler=Blocks(5)), delta=DELTA)
+    assert found.epsilon == pytest.approx(
+        sampled_epsilon(2.0, SampledReleases(Blocks(5), RECORDS, 20, DELTA)), rel=1e-6
+    )
