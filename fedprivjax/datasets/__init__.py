@@ -66,8 +66,8 @@ class DatasetInfo(NamedTuple):
     Attributes:
         loader: function that returns the dataset.
         help: one line of text for lists of datasets.
-        records_of: name of the real data from which the records come, or empty for synthetic data. Datasets with the
-            same name here may share records. It is "files" for files of the user.
+        records_of: name of the real data from which the records come, "files" for files of the user, or empty for
+            synthetic data. Two datasets with the same `records_of` may share records.
     """
 
     loader: Callable[..., Dataset | Stream]
@@ -131,13 +131,14 @@ def may_share(
 ) -> bool:
     """Return True if two datasets, given by their names in experiment files, may share records.
 
-    The answer is for a check that two datasets are disjoint, so it is True in case of doubt. A name that the package
-    does not know, such as the path of a table, may share records with any real dataset. A synthetic dataset shares no
-    records with real data. Two synthetic datasets may share records only if `seed` and `trial` are equal, since then
-    they use the same random numbers.
+    The function serves to check that two datasets are disjoint, so it returns True in case of doubt. Two real datasets
+    may share records if they come from the same data. A dataset that the package does not know, such as the path of a
+    table, may share records with any real dataset. A synthetic dataset `name` shares no records with real data. Two
+    synthetic datasets may share records if they have equal `seed` and equal `trial`, because they then use the same
+    random numbers.
 
     Args:
-        name: name of the first dataset.
+        name: name of the first dataset. If the package does not know it, the result is True.
         other: name of the second dataset.
         options: options of the first dataset. Default: none.
         other_options: options of the second dataset. Default: none.
@@ -168,8 +169,9 @@ def _other_draw(options: Mapping[str, Any], other_options: Mapping[str, Any]) ->
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise Refusal if the options of a dataset of the package are invalid.
 
-    They are invalid if there is no dataset of this name, if its function takes no such option, or if the value of a
-    numeric option is not a number. The name of a table file is invalid, too; the message says whether it exists.
+    The exception is raised if there is no dataset of this name, if the dataset's function takes no such option, or if
+    the value of an option for a number or a path has another type. It is also raised if `name` is the name of a table
+    file. The message then says whether the file exists.
 
     Args:
         name: a key of `DATASETS`.
@@ -184,7 +186,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the names of those given options of a dataset whose values are paths of files or folders.
+    """Return the names of the given options that are paths of files or folders.
 
     Args:
         name: a key of `DATASETS`. Any other name gives an empty list.
@@ -200,9 +202,9 @@ def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
 def check_arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise Refusal unless `options` are valid keyword arguments of a custom dataset's function.
 
-    Every option must be an argument of the function, every required argument must be among the options, and numbers and
-    paths must have the annotated type. If the function takes arbitrary keyword arguments (`**`), only missing options
-    are found.
+    Every option must be an argument of the function. Every required argument must be among the options. The value of an
+    argument that is annotated as a number or a path must have this type. If the function takes arbitrary keyword
+    arguments (`**`), only the second condition is checked.
 
     Args:
         name: dataset's name in the message.

@@ -48,9 +48,10 @@ def from_dataset(
 
     Args:
         dataset: training and test data.
-        loss: loss function. None is the dataset's default loss (`dataset.loss`). If it has none, this is the logistic
-            loss for two classes, softmax for more, and half the squared error for regression. If `loss` is the Moreau
-            envelope (`Moreau`) of the default loss, the problem still has the dataset's optimum and excess risk.
+        loss: loss function. None is the dataset's default loss (`dataset.loss`). If the dataset has none, None is the
+            logistic loss for two classes, the softmax loss for more classes, and half the squared error for regression.
+            If `loss` is the Moreau envelope (`Moreau`) of the default loss, the problem still has the dataset's optimum
+            and excess risk.
         network: flax module, linen or nnx, such as `MLP` or `CNN`, or None for a linear predictor. It maps a batch of
             one example, [1, features], to scores, [1, classes]. It receives images as [1, height, width, channels],
             without the appended constant feature. It receives sequences as tokens [1, length], and returns [1, length,
@@ -64,13 +65,14 @@ def from_dataset(
             None is the dataset's partition (`dataset.machine_of`), if it has one.
         test_machine_of: machine of each test example, int [tests], for metrics of every client. None is
             `dataset.test_machine_of`, unless a `partition_table` is given.
-        start: first parameters, or None for the point of the constraint set nearest to zero, and for a network its
-            random initial parameters.
+        start: initial parameters. For a linear predictor, None is the point of the constraint set nearest to zero. For
+            a linen module, None is a random sample of its initialisers. For an nnx module, None is the module's own
+            parameters.
         lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. None
-            derives the bound from the loss. There is one exception: if `dataset.noise_lipschitz` is not None, a linear
-            predictor with the dataset's default loss uses this number as its bound. It is the constant for which the
-            authors of a published experiment calibrated their noise. It is computed from private data, so noise
-            calibrated with it is not private.
+            derives the bound from the loss. However, a linear predictor with the dataset's default loss uses
+            `dataset.noise_lipschitz` as the bound, unless this is None. The authors of a published experiment
+            calibrated their noise with this constant. It is computed from private data, so noise calibrated with it is
+            not private.
         distance: public bound on the distance from the start to the optimum, or None for the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.

@@ -32,8 +32,8 @@ class Feature(NamedTuple):
         low, high: limits to which a number is clipped.
         middle, scale: a clipped number x becomes (x − middle)/scale.
         length: public bound on the L2 norm of the column's features in a row, infinite if there is none.
-        not_covered: text that names what was computed from the data for this conversion, such as a mean, which no
-            privacy guarantee covers. Empty if nothing was.
+        not_covered: text that names the quantities which were computed from the data for this conversion, such as a
+            mean. No privacy guarantee covers them. The text is empty if there are none.
     """
 
     column: str

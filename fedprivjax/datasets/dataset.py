@@ -52,25 +52,27 @@ class Dataset:
         noise_lipschitz: Lipschitz constant of the default loss with which the authors of a published experiment
             calibrated their noise, or None. It is a statistic of private data, so noise calibrated with it is not
             private.
-        loss: default loss, which `optimum` minimises. If None, `from_dataset` chooses a loss that fits the labels.
+        loss: default loss. None stands for the loss that `from_dataset` chooses by the labels. `optimum` and
+            `population` are those of the default loss.
         picture: height, width and channels of the image that a feature vector holds row by row, or None. A constant
             feature may follow the image. Networks receive the image alone.
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
         not_covered: texts that name parts of the dataset which were computed from private data, such as a mean. No
             privacy guarantee covers these parts. Results repeat the texts.
-        machines_from: "" if the list of machines is public. If it was read from the data, a text such as "the machines,
-            which are the clients in the data". Such a list may leak, so guarantees then assume that neighbouring
-            datasets have the same machines.
+        machines_from: origin of the list of machines. It is "" if the list is public. If the list was read from the
+            data, it is a text such as "the machines, which are the clients in the data". Such a list may leak
+            information about the data. Guarantees then assume that neighbouring datasets have the same machines.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
-        raw_rows: conversion of new rows in their original form, such as rows of a table, to features for predictions.
-            None if rows are given in the form of `features`.
+        raw_rows: conversion of new rows to features, for predictions. New rows are in their original form, such as rows
+            of a table. None if new rows have the form of `features`.
         padding: number that fills the ends of short sequences; None for other data. The tokens of sequences are
             0 … padding − 1. For sequences, features are int32, shape [examples, length]. Labels may have the same
             shape, with a class per token, or −1 for a token without one.
 
     Raises:
-        ValueError: if features are not finite, labels are out of range, lengths differ, or a norm exceeds the bound.
+        ValueError: if features are not finite, labels are out of range, lengths differ, or the norm of a feature vector
+            exceeds `feature_bound`.
 
     >>> Dataset(np.eye(2, dtype=np.float32), np.array([0, 1], np.int32), None, None, 1.0, 2, "toy", "synthetic")
     Dataset('toy': 2 training and 0 test examples, 2 features, 2 classes)
@@ -232,8 +234,8 @@ def from_arrays(
 
     Raises:
         ValueError: if numbers are not finite, class labels are not integers or out of range, lengths differ, or a norm
-            exceeds its bound. Without `classes`, also if labels are integers with few different values, because they
-            may be classes. For regression, pass them as floats.
+            exceeds its bound. If `classes` is None, integer labels with few different values also raise, because they
+            may be classes. For regression, pass labels as floats.
 
     >>> from_arrays(np.eye(3), [0, 1, 0], feature_bound=1.0, classes=2, bias=True).features[1].tolist()
     [0.0, 1.0, 0.0, 1.0]

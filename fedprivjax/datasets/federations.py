@@ -48,9 +48,9 @@ def from_leaf(
 
     LEAF's users become machines.
 
-    The numbers of an example should be in −1 … 1. If there are 784, the example is taken as an image of 28×28 pixels. A
-    text, and a label that is a character, becomes tokens by `encode`. In Sent140, an example is a list, and its fifth
-    entry is the text.
+    The L2 norm of an example of p numbers must be at most √p. This holds if all numbers are in −1 … 1. An example of
+    784 numbers is taken as an image of 28×28 pixels. Texts, and labels that are characters, become tokens by `encode`.
+    In Sent140, an example is a list, and its fifth entry is the text.
 
     Args:
         folder: folder with the subfolders `train` and `test` of JSON files, as LEAF's `preprocess.sh -t sample` writes
@@ -58,8 +58,8 @@ def from_leaf(
         clients: users to read: a list of names, or n for the first n users in the files. None is all.
         classes: number of classes. None is the largest label in the data plus one. Results then state that this number
             is not private.
-        vocabulary: public characters as one text, or a list of words separated by white space in the texts. The default
-            is the 80 characters of LEAF's Shakespeare.
+        vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
+            default is the 80 characters of LEAF's dataset of Shakespeare's plays.
         length: number of tokens per text. Longer texts are cut off, shorter ones padded.
 
     Raises:
@@ -94,8 +94,8 @@ def from_tff(
         clients: clients to read: a list of names, or n for the first n names in sorted order. None is all.
         classes: number of classes. None is the largest label in the data plus one. Results then state that this number
             is not private.
-        vocabulary: public characters as one text, or a list of words separated by white space in the texts. The default
-            is the 80 characters of LEAF's Shakespeare.
+        vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
+            default is the 80 characters of LEAF's dataset of Shakespeare's plays.
         length: number of tokens per text. Longer texts are cut off, shorter ones padded.
 
     Raises:
@@ -124,17 +124,19 @@ def from_huggingface(
     """Return a dataset partitioned by client, from columns such as those of a Hugging Face `Dataset`.
 
     Args:
-        dataset: object for which `dataset[name]` is a column of numbers, arrays, images or texts, such as a dictionary.
+        dataset: object that maps names to columns, such as a dictionary. A column has a number, an array, an image or a
+            text for each row.
         client: column with the client of each row, such as "writer_id". Every client becomes a machine. Machines are in
             the sorted order of the clients' names.
-        features: column to predict from.
+        features: column to predict from. Bytes, 0 … 255, are divided by 255. The L2 norm of an example of p numbers
+            must be at most √p.
         label: column to predict, or None for the next token of a text.
         test: held-out rows with the same columns, or None to hold out `test_fraction` of each client's rows.
         clients: names of the clients to use, or None for all.
         classes: number of classes. None is the largest label in the data plus one. Results then state that this number
             is not private.
-        vocabulary: public characters as one text, or a list of words separated by white space in the texts. The default
-            is the 80 characters of LEAF's Shakespeare.
+        vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
+            default is the 80 characters of LEAF's dataset of Shakespeare's plays.
         length: number of tokens per text. Longer texts are cut off, shorter ones padded.
         test_fraction: fraction of each client's rows that is held out for testing, if `test` is None. Every client
             keeps at least one row.

@@ -47,8 +47,8 @@ SIDE, COLOURS = 32, 3  # of an image of CIFAR
 def load_fashion_mnist() -> Dataset:
     """Load grey images of clothes, 28×28 pixels in 10 classes: 60,000 training and 10,000 test examples.
 
-    Features are pixels/255 and a constant 1. The files are searched for in `$FEDPRIVJAX_DATA/fashion-mnist` and in the
-    cache, then downloaded into the cache.
+    Features are pixels/255 and a constant 1. The files are read from `$FEDPRIVJAX_DATA/fashion-mnist` or from the
+    cache. If they are in neither, they are downloaded into the cache.
 
     Raises:
         DataError: if a file is damaged.
@@ -61,7 +61,7 @@ def load_fashion_mnist() -> Dataset:
 
 
 def load_emnist(split: str = "balanced") -> Dataset:
-    """Load grey images of handwritten digits and letters, 28×28 pixels, which extend MNIST.
+    """Load grey images of handwritten digits and letters, 28×28 pixels: an extension of MNIST.
 
     The splits, with their numbers of training and test examples:
 
@@ -72,14 +72,14 @@ def load_emnist(split: str = "balanced") -> Dataset:
     * "digits": 10 classes, 240,000 and 40,000
     * "mnist": 10 classes, 60,000 and 10,000
 
-    Features are pixels/255 and a constant 1. The archive's images are stored transposed, and are turned upright. The
-    labels of "letters" are numbered from 0. The archive gzip.zip (562 MB) is searched for in `$FEDPRIVJAX_DATA/emnist`
-    and in the cache, then downloaded into the cache. The archive does not say who wrote an image. For a federation by
-    writer, load FEMNIST by `from_leaf`.
+    Features are pixels/255 and a constant 1. The archive stores images transposed. The function turns them upright. The
+    labels of "letters" are numbered from 0. The archive gzip.zip (562 MB) is read from `$FEDPRIVJAX_DATA/emnist` or
+    from the cache. If it is in neither, it is downloaded into the cache. The archive does not say who wrote an image.
+    For a federation by writer, load FEMNIST by `from_leaf`.
 
     Args:
         split: name of the split. In "balanced" and "bymerge", upper and lower case of a letter are one class if they
-            look alike. In "letters", they always are.
+            look alike. In "letters", upper and lower case of every letter are one class.
 
     Raises:
         Refusal: if the split is unknown.
@@ -105,8 +105,8 @@ def load_cifar10() -> Dataset:
     """Load colour images of 32×32 pixels in 10 classes: 50,000 training and 10,000 test examples.
 
     Features are pixels/255, with the three colours of a pixel side by side, and a constant 1. The archive
-    cifar-10-binary.tar.gz (170 MB) is searched for in `$FEDPRIVJAX_DATA/cifar10` and in the cache, then downloaded into
-    the cache.
+    cifar-10-binary.tar.gz (170 MB) is read from `$FEDPRIVJAX_DATA/cifar10` or from the cache. If it is in neither, it
+    is downloaded into the cache.
 
     Raises:
         DataError: if the archive is damaged.
@@ -117,11 +117,11 @@ def load_cifar10() -> Dataset:
 
 
 def load_cifar100(labels: str = "fine") -> Dataset:
-    """Load colour images of 32×32 pixels in 100 classes: 50,000 training and 10,000 test examples.
+    """Load colour images of 32×32 pixels in 100 or 20 classes: 50,000 training and 10,000 test examples.
 
     Features are pixels/255, with the three colours of a pixel side by side, and a constant 1. The archive
-    cifar-100-binary.tar.gz (169 MB) is searched for in `$FEDPRIVJAX_DATA/cifar100` and in the cache, then downloaded
-    into the cache.
+    cifar-100-binary.tar.gz (169 MB) is read from `$FEDPRIVJAX_DATA/cifar100` or from the cache. If it is in neither, it
+    is downloaded into the cache.
 
     Args:
         labels: "fine" for 100 classes, "coarse" for 20 groups of five.

@@ -47,8 +47,9 @@ def load_digits() -> Dataset:
     """Return handwritten digits of 8×8 pixels: 1437 training and 360 test examples, in a fixed stratified split.
 
     Features are pixels/16, in 0 … 1, and a constant 1, so their norm is at most √65 for every image. The images are
-    read from the file of the installed scikit-learn, which is not imported. The split is the one of scikit-learn's
-    `train_test_split` for a fifth of the examples, stratified by label, with `random_state=0`.
+    read from a file of the installed scikit-learn, without importing scikit-learn. The function `train_test_split` of
+    scikit-learn gives the same split if it holds out a fifth of the examples, stratified by label, with
+    `random_state=0`.
 
     Raises:
         DataNotFound: if scikit-learn or its file is not found.
@@ -77,7 +78,8 @@ def load_mnist() -> Dataset:
     """Load handwritten digits of 28×28 pixels: 60,000 training and 10,000 test examples.
 
     Features are pixels/255 and a constant 1, so their norm is at most √785 for every image. The IDX files, gzipped or
-    not, are searched for in `$FEDPRIVJAX_DATA/mnist` and in the cache, then downloaded into the cache.
+    not, are read from `$FEDPRIVJAX_DATA/mnist` or from the cache. If they are in neither, they are downloaded into the
+    cache.
 
     Raises:
         DataError: if a file is truncated, or its content has another SHA-256 digest than expected.
@@ -151,17 +153,19 @@ def mnist_pairs(
       is used twice. Machines have the same number of records as with `bootstrap`. `per_digit` is at most ⌊5421/5⌋ =
       1084, since the rarest digit has 5421 images.
 
-    The components and their mean are computed from the training images, which no guarantee covers.
+    The components and the mean are computed from the training images. No guarantee covers this.
 
     Args:
-        similarity: fraction p of a machine's records that are sampled from all ten digits, in [0, 1]. The others show
-            one of the two digits of its pair.
+        similarity: fraction p of a machine's records that are sampled from all ten digits, in [0, 1]. The other records
+            show one of the two digits of the machine's pair.
         components: number of features, at most 784.
-        per_digit: number of images of each digit from which a machine samples.
+        per_digit: half of the number of records of a machine. With "bootstrap", it is also the number of images of each
+            digit that are used.
         draw: way of sampling, "bootstrap" (as in the authors' code) or "disjoint" (as in the paper's text).
         trial: seed of the sampling.
         lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
-            is the authors': twice the largest norm among the training records of machine 1, which is not private.
+            is the constant in the authors' code: twice the largest norm among the training records of machine 1,
+            counted from 0. This constant is not private.
 
     Returns:
         A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28:

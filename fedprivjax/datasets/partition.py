@@ -57,7 +57,7 @@ def partition(
     empty: str = "error",
     seed: int | np.random.Generator = 0,
 ) -> Parts:
-    """Partition examples over machines, each example to at most one machine.
+    """Partition examples over machines. Each example goes to at most one machine.
 
     With all kinds except `iid` and `by_value`, a change of one record's label may move other records to other machines.
     No privacy guarantee covers this. The returned list carries a text that says so. `table` passes the text on, and
@@ -90,8 +90,9 @@ def partition(
             With smaller values, fewer machines share a class, or sizes are more unequal. A common value is 0.5.
         sizes: numbers of examples of the machines, for kinds `iid` and `quantiles`. None makes them equal. Otherwise
             "lognormal", "dirichlet", or one number per machine. "lognormal" sizes are proportional to exp(spread·z_i)
-            with standard normal z_i. "dirichlet" sizes have proportions from Dirichlet(alpha, …, alpha). Integers are
-            numbers of examples. Fractions of all examples have a sum of at most 1.
+            with standard normal z_i. "dirichlet" sizes have proportions from Dirichlet(alpha, …, alpha). If all given
+            numbers are whole, they are numbers of examples. Otherwise, they are fractions of all examples, with a sum
+            of at most 1.
         empty: treatment of machines without examples: "error" raises Refusal, "drop" removes them, "keep" keeps them.
         seed: seed of the partition, or a random generator.
 
@@ -156,8 +157,8 @@ def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return a partition table: a padded array with one row of example indices per machine.
 
-    If the partition depends on private values, such as labels, no privacy guarantee covers this dependence. The
-    result of `partition` has a text attached that states the dependence. The returned array has this text, too.
+    If the partition depends on private values, such as labels, no privacy guarantee covers this dependence. The result
+    of `partition` carries a text that states the dependence. The returned indices carry this text, too.
 
     Args:
         parts: one array of example indices per machine, such as the result of `partition`.

@@ -32,8 +32,8 @@ class Preparation:
     """Options of the conversion of a table to a dataset: columns, clients, scaling, held-out rows.
 
     `read_table` and `from_frame` take these fields as keyword arguments. In an experiment file, they are the keys of
-    `[problem.options]`. "Not private" below means that a value is computed from the data, so that no privacy guarantee
-    covers it; results say so.
+    `[problem.options]`. Below, "not private" means that a value is computed from the data. No privacy guarantee covers
+    such a value, and results state this.
 
     Attributes:
         target: column that is predicted.
@@ -57,11 +57,10 @@ class Preparation:
         test_fraction: fraction of each client's rows that is held out for testing; every client keeps at least one row.
         seed: seed of the choice of held-out rows.
         feature_bound: public bound on the L2 norm of a row's features, without the constant. Rows with a larger norm
-            are scaled down to it. None is √(number of columns), which no row exceeds if all columns have public bounds
-            or categories.
+            are scaled down to it. None is √p for p columns. If all columns have public bounds or categories, no row has
+            a larger norm.
         bias: True to append a constant feature 1.
-        empty: treatment of clients that `clients` lists but that have no row: "error" raises Refusal, "drop" leaves
-            them out.
+        empty: treatment of those `clients` that have no row: "error" raises Refusal, "drop" leaves them out.
 
     Raises:
         Refusal: if an option is out of range or of the wrong type.

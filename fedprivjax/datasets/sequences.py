@@ -20,13 +20,14 @@ CODES = 0x110000  # of characters
 def encode(texts: Sequence[str], vocabulary: str | Sequence[str] = CHARACTERS, length: int = 80) -> np.ndarray:
     """Return texts as sequences of tokens (integers), int32, shape [texts, length].
 
-    For a vocabulary of V words or characters, these are the tokens 0 … V − 1. Token V stands for any other word or
-    character. A text shorter than `length` is filled up with the padding token V + 1, a longer text is cut off.
+    For a vocabulary of V words or characters, the tokens 0 … V − 1 stand for them in their order. Token V stands for
+    any other word or character. A text shorter than `length` is filled up with the padding token V + 1, a longer text
+    is cut off.
 
     Args:
         texts: texts to encode.
         vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
-            default is the 80 characters of LEAF's Shakespeare in their order.
+            default is the 80 characters of LEAF's dataset of Shakespeare's plays, in LEAF's order.
         length: number of tokens of each row.
 
     >>> encode(["to be", "ß"], "abet ", 6).tolist()

@@ -136,7 +136,7 @@ def clusters(
     trial: int = 0,
     seed: int = 0,
 ) -> Dataset:
-    """Return synthetic classes with the frequency spectrum of images, a Gaussian component per class.
+    """Return synthetic classes with the frequency spectrum of images: one Gaussian component per class.
 
     An example of class y, out of C classes, is
 
@@ -145,12 +145,14 @@ def clusters(
     Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j,
     so low frequencies dominate. The unit vector e_0 is the lowest frequency, and the constant c is the mean brightness.
     The orthonormal vectors u_1, …, u_C separate the classes; their directions are random within the next 5C
-    frequencies. The scale s is chosen for the given `accuracy`. All components have one covariance and equal distances,
-    so the best classifier is linear without a bias.
+    frequencies. The scale s is chosen for the given `accuracy`. All components have the same covariance. A linear map
+    that makes this covariance the identity gives all means the same norm. Therefore the best classifier is linear,
+    without a bias.
 
-    The defaults are about as hard as MNIST's pixels. With 60,000 examples, softmax regression reaches 93% (92% on
-    MNIST). On 100 machines without a trusted server, at μ = 0.5 of Gaussian differential privacy, noisy SGD with
-    clipped full batches reaches 87% (87% on MNIST). DP-μ²-FL in one pass reaches 77% (82% on MNIST).
+    With the defaults, classification is about as hard as on the pixels of MNIST. With 60,000 examples, softmax
+    regression reaches an accuracy of 93% (92% on MNIST). On 100 machines without a trusted server, at μ = 0.5 of
+    Gaussian differential privacy, noisy SGD with clipped full batches reaches 87% (87% on MNIST). DP-μ²-FL in one pass
+    reaches 77% (82% on MNIST).
 
     Args:
         examples: number of training examples, a multiple of `machines`.
@@ -160,12 +162,12 @@ def clusters(
         accuracy: accuracy of the best linear classifier on labels without noise, above 1/classes.
         label_noise: probability that a training label is replaced by a random one. Test labels have no noise.
         feature_bound: public bound on the L2 norm of a feature vector. The examples are scaled such that their root
-            mean square norm is half of it. Vectors with a larger norm are rare, and are scaled down to it.
+            mean square norm is half the bound. A few vectors have a norm above the bound, and are scaled down to it.
         heterogeneity: probability that an example is of its machine's main class. Otherwise its class is uniform.
             Machine i has the main class i mod `classes`.
         machines: number of machines among which the examples are divided in order, or None for a dataset without a
             partition.
-        trial: number of the sample: different trials are independent samples from the same distribution.
+        trial: number of the sample. Different trials are independent samples from the same distribution.
         seed: seed of the distribution (the directions of the classes) and of its samples.
 
     Raises:

@@ -40,7 +40,7 @@ def least_squares(
         examples: number of training examples, a multiple of `machines`.
         test_examples: number of test examples, or 0 for no test set.
         features: number of features p, at least 2.
-        noise: standard deviation of z, which is uniform on ±√3·noise.
+        noise: standard deviation of z, which is uniform in [−√3·noise, √3·noise].
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.
         heterogeneity: scale of the distances ‖w_i − w*‖. If it is not 0, `machines` must be given.
         machines: number of machines among which the examples are divided in order, or None for a dataset without a
@@ -172,16 +172,16 @@ def robust_regression(
 ) -> Dataset:
     """Return linear regression data with outliers and a known optimum w*, for the robust loss `GemanMcClure(1.0)`.
 
-    Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−√3·noise, √3·noise],
-    or for outliers in [−outlier_size, outlier_size]. The loss is not convex and is flat far from w*, so the gradient
-    norm is the metric to use. For every loss that increases with `|prediction − label|`, w* minimises the population
-    risk. The reason is that the density of z is even and decreases in `|z|` (Anderson 1955).
+    Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z`. The noise z is uniform in [−√3·noise,
+    √3·noise], and for outliers in [−outlier_size, outlier_size]. The loss is not convex and is flat far from w*, so the
+    gradient norm is the metric to use. For every loss that increases with `|prediction − label|`, w* minimises the
+    population risk. The reason is that the density of z is even and decreases in `|z|` (Anderson 1955).
 
     Args:
         examples: number of training examples, a multiple of `machines`.
         test_examples: number of test examples, or 0 for no test set.
         features: number of features p, at least 2.
-        noise: standard deviation of z, which is uniform on ±√3·noise.
+        noise: standard deviation of z, which is uniform in [−√3·noise, √3·noise].
         outliers: expected fraction of examples whose label is an outlier.
         outlier_size: largest absolute label noise of an outlier.
         optimum_norm: norm ‖w*‖ of the optimum, whose direction is random.

@@ -49,8 +49,8 @@ class Target(NamedTuple):
         column: name of the column.
         classes: values of the target in the order of the class indices, or None for regression.
         number: clipping and scaling of a number, for regression.
-        not_covered: text that names what was computed from the data for this conversion, such as the list of classes,
-            which no privacy guarantee covers. Empty if nothing was.
+        not_covered: text that names the quantities which were computed from the data for this conversion, such as the
+            list of classes. No privacy guarantee covers them. The text is empty if there are none.
     """
 
     column: str
@@ -84,8 +84,8 @@ def read_table(
     """Load a CSV or Parquet file, or an archive of NumPy arrays, as a dataset.
 
     Labels: if the target has texts, truth values, or whole numbers with at most 20 distinct values, the task is
-    classification. The classes are the sorted values of the target, which the dataset's `class_names` holds. Otherwise
-    the task is regression. The option `task` overrides this rule.
+    classification. Otherwise, it is regression. The option `task` overrides this rule. The classes are the sorted
+    values of the target, and the dataset's `class_names` lists them.
 
     Features: the option `bounds` gives public limits of columns by name, such as `{"age": [18, 90]}`. Numbers outside
     the limits are clipped, and the limits are scaled to −1 and 1. A constant feature 1 is appended, unless the option
@@ -101,8 +101,8 @@ def read_table(
         path: `.csv`, `.parquet` or `.npz` file.
         target: name of the column to predict. It is required.
         test: second file with the held-out examples, which is prepared like the first. None holds out a random fraction
-            of the rows of each client, given by the option `test_fraction`. Metrics of every client are possible if all
-            clients of the second file have training rows.
+            `test_fraction` of each client's rows. Metrics of every client are possible if all clients of the second
+            file have training rows.
         missing: texts that stand for a missing value, in addition to an empty cell and usual ones such as "NA".
         options: fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
 
@@ -132,8 +132,8 @@ def from_frame(frame: Frame, target: str, *, test: Frame | None = None, **option
     Args:
         frame: data frame with a row for each example. The index is ignored.
         target: name of the column to predict.
-        test: held-out examples in a frame with the same columns. None holds out a random fraction of the rows of each
-            client, given by the option `test_fraction`.
+        test: held-out examples in a frame with the same columns. None holds out a random fraction `test_fraction` of
+            each client's rows.
         options: fields of `fedprivjax.datasets.Preparation`, such as `bounds`.
 
     >>> import pandas as pd

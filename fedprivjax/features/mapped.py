@@ -180,8 +180,9 @@ def mapped(
     Raises:
         Refusal: if a map does not fit its input or has unknown settings. Nothing is computed then.
 
-    Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, 1.1 GB in float32. They are
-    stored on disk, again in memory if other maps follow, and once as the arrays of a problem.
+    Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, 1.1 GB in float32. The
+    cache stores them on disk. The output of further maps is a second array, in memory. A problem with these features
+    has its own arrays.
 
     >>> from fedprivjax import datasets
     >>> small = mapped(datasets.load("digits"), ["pooling", "unit_norm"])
