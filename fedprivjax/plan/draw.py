@@ -191,8 +191,8 @@ def draw_plan(
     Args:
         problem: problem with the records, and with the machine that holds each record if they are partitioned.
         participation: participation scheme, which samples the machines of each round.
-        rounds: number of rounds. None takes as many as the records allow, or the length of the schedule if the scheme
-            has a fixed one.
+        rounds: number of rounds. None takes as many rounds as the records and the participation scheme allow. It must
+            be given if neither limits the number.
         seed: seed of participation, records and noise, or a separate seed for each (`Seeds`).
         order: order in which records are used:
 
@@ -203,7 +203,7 @@ def draw_plan(
 
             If a `sampler` is given, it decides how often records are used, and `order` must be "shuffled" or "stored":
             each pass of the sampler over the records is in a random order, or in the stored order. Samplers that make
-            no passes, such as Poisson sampling, ignore it.
+            no passes, such as Poisson sampling, ignore `order`.
         sampler: sampler of minibatches, for messages that use several records. None for messages that use one record
             each.
 

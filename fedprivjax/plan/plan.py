@@ -162,8 +162,8 @@ class Plan(Once):
         schedule: participation schedule: the machines of each round.
         samples: record indices, int32 [rounds, per_round], or [rounds, per_round, width] for at most `width` records
             per message.
-        weights: weight of each record in its message, float32 [rounds, per_round, width], or None for one example per
-            message.
+        weights: weight of each record in its message, float32 [rounds, per_round, width]. None if every message has one
+            record of weight 1.
         secret: True if the adversary does not know the samples.
         order: order in which records are used:
 
@@ -175,7 +175,8 @@ class Plan(Once):
             If there is a `sampler`, it decides how often records are used, and the order is "shuffled" or "stored".
         sampler: sampler of the minibatches, or None for one example per message.
         stored: True if examples are stored in a dataset, False if they are computed by a function.
-        examples: number of examples in the dataset, or None if examples are computed or their use is secret.
+        examples: number of examples in the dataset, or None if it is unknown. It is unknown for examples that a
+            function computes, and in the public copy of a plan with secret parts.
         depends_on_sizes: True if the schedule depends on machines' numbers of records, which are then public.
         planned_uses: number of messages that would use each machine's most used record if no machine had dropped out,
             int [machines]. It is set only if there are dropouts and the order is "cyclic" or "reshuffled", otherwise

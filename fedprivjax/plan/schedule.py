@@ -38,7 +38,7 @@ class Late(NamedTuple):
         staleness: number of steps that the server has taken since each answer's machine started, int32 [rounds,
             per_round].
         weights: factor of each answer in its round's sum, float64 [rounds, per_round].
-        versions: number of versions of its state that the server stores. It is more than the largest staleness.
+        versions: number of versions of the server's state that are stored. It is more than the largest staleness.
     """
 
     staleness: np.ndarray
@@ -93,10 +93,11 @@ class Schedule(Once):
 
     @property
     def cohort(self) -> float:
-        """Number of machines in a round, as bounds on the error use it.
+        """Number of machines in a round, for bounds on the error.
 
-        If the number varies, it is the harmonic mean, since the error of a mean over M machines is proportional to 1/M.
-        If participation is secret, it is the expected number, by which every round's sum is then divided.
+        If the number varies, the result is its harmonic mean, since the error of a mean over M machines is proportional
+        to 1/M. If participation is secret, the result is the expected number, because every round's sum is divided by
+        this number.
         """
         if self.secret is not None:
             return self.divisor

@@ -69,7 +69,7 @@ class Uniform(Participation):
 
 @dataclass(frozen=True)
 class Balanced(Participation):
-    """Participation of `per_round` machines in each round, in turn in the order of a random permutation.
+    """Participation of all machines in turn, in a random order, with `per_round` machines in each round.
 
     A permutation of all machines is cut into cohorts (the machines of one round). Every machine therefore takes part
     once before any machine takes part again.
@@ -106,10 +106,10 @@ class Balanced(Participation):
 
 @dataclass(frozen=True)
 class Cyclic(Participation):
-    """Participation of `per_round` machines in each round, in turn in the stored order of the machines.
+    """Participation of all machines in turn, in their stored order, with `per_round` machines in each round.
 
-    Round r, counted from 0, has the machines (r·m, …, r·m + m − 1) mod N, for m = `per_round` and N = `machines`. After
-    the last machine follows the first one, also within a round: N need not be a multiple of m.
+    Round r, counted from 0, has the machines (r·m, …, r·m + m − 1) mod N, for m = `per_round` and N = `machines`. The
+    first machine follows the last one, also within a round. Therefore N need not be a multiple of m.
 
     >>> Cyclic(5, 2).draw(4, np.random.default_rng(0)).participants.tolist()
     [[0, 1], [2, 3], [4, 0], [1, 2]]
@@ -189,7 +189,7 @@ def _as_rows(schedule) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Varying(Participation):
-    """Participation of a random number of machines in each round, chosen uniformly among all machines.
+    """Participation of a uniformly random subset of machines in each round. The subset's size is random.
 
     Args:
         machines: total number of machines.

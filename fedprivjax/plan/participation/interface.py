@@ -31,7 +31,8 @@ class Participation(Decorated):
             empty.
         varies: True if the number of machines varies between rounds.
         at_most_once: True if no machine takes part twice.
-        exchangeable: True if the machines of a round are a uniformly random subset, once their number is known.
+        exchangeable: True if the machines of a round, given their number, are a uniformly random subset of all
+            machines.
         depends_on_sizes: True if the schedule depends on machines' numbers of records, which are then public.
         secret: True if only a trusted server knows who takes part. Rounds may then be empty, and sums are divided by
             `mean_size`. Only methods whose privacy accounting covers the scheme accept it.
@@ -64,8 +65,8 @@ class Participation(Decorated):
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         """Sample a participation schedule: the machines of each round.
 
-        The schedule has a row of `per_round` slots for each round, one per machine. If a round has fewer machines, the
-        slots at the end of its row are empty. They contain indices of other machines, which are ignored.
+        The schedule has a row of `per_round` slots for each round. A slot holds one machine. If a round has fewer
+        machines, the slots at the end of its row are empty. They contain indices of other machines, which are ignored.
 
         Args:
             rounds: number of rounds.

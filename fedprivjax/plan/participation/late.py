@@ -28,7 +28,7 @@ BLOCK = 1024  # random numbers that are sampled together
 class Delays:
     """Random times from a machine's start to its answer, in simulated hours.
 
-    They are public, and independent of the data.
+    Delays are public. They are independent of the data, except for the numbers of records if `per_record` is True.
 
     Args:
         kind: distribution of a delay, "constant", "exponential" or "log_normal".
@@ -120,21 +120,21 @@ def as_delays(delays: Any) -> Delays:
 class Buffered(Participation):
     """Asynchronous participation: the server steps whenever `per_round` answers have arrived (FedBuff).
 
-    A round is one step of the server. At every time, `concurrency` machines work. When a machine answers, an idle
-    machine is chosen uniformly at random, possibly the same one. It starts from the server's current parameters. If
-    several answers arrive at the same time, all of them are counted before new machines start. A machine may answer
+    A round is one step of the server. At every time, `concurrency` machines work. When a machine answers, it becomes
+    idle. A uniformly random idle machine, which may be the same one, then starts from the server's current parameters.
+    If several answers arrive at the same time, all of them are counted before new machines start. A machine may answer
     twice in one round.
 
     The staleness s of an answer is the number of steps that the server has taken since the answer's machine started.
-    The answer's weight is (1 + s)^−`power`. The weighted sum of a round's answers is divided by `per_round`. A machine
-    whose staleness exceeds `max_staleness` sends nothing, and an idle machine starts instead. Delays, schedule and
+    The answer's weight is (1 + s)^−`power`. The weighted sum of a round's answers is divided by `per_round`. An answer
+    whose staleness would exceed `max_staleness` is not sent. An idle machine starts instead. Delays, schedule and
     weights are public, and fixed before the run.
 
     Args:
         machines: total number of machines.
         per_round: number of answers for which the server waits before each step.
         concurrency: number of machines that work at the same time. Default: all machines.
-        delays: time from a machine's start to its answer: `Delays`, or the name of their kind, "constant",
+        delays: time from a machine's start to its answer: `Delays`, or the name of a kind of delays, "constant",
             "exponential" or "log_normal".
         max_staleness: largest staleness of an answer. The server stores max_staleness + 1 versions of the parameters.
             Default: 10·concurrency/per_round, rounded up.
@@ -226,11 +226,11 @@ class Timed(Around):
     """Any public participation scheme, with a simulated clock: a round lasts as long as its slowest machine.
 
     The clock changes only the times at which rounds end (`hours` of the schedule). For the same seed, the same machines
-    take part as without it. Machines that drop out do not prolong a round.
+    take part as without the clock. Machines that drop out do not prolong a round.
 
     Args:
         scheme: participation scheme that schedules the machines.
-        delays: time from a machine's start to its answer: `Delays`, or the name of their kind, "constant",
+        delays: time from a machine's start to its answer: `Delays`, or the name of a kind of delays, "constant",
             "exponential" or "log_normal".
 
     >>> from fedprivjax import Full

@@ -25,7 +25,7 @@ class PoissonCohorts(Participation):
     A schedule has room for `per_round` machines. A round with more machines is sampled again. This has the tiny
     probability `cut`. Privacy bounds for Poisson sampling with this rate still hold. The reason is that, given the
     other machines of a round, a machine takes part with probability `rate` if there is room for it, and never
-    otherwise. Guarantees nevertheless add `cut` of every round to δ.
+    otherwise. Guarantees nevertheless add `cut` to δ for every round.
 
     Args:
         machines: total number of machines.
@@ -111,7 +111,7 @@ class SecretSubsets(Participation):
 
 @dataclass(frozen=True)
 class CyclicPoisson(Participation):
-    """Secret participation of public groups in turn, in which each machine of the group takes part at random.
+    """Secret participation in public groups, which take turns. Each machine of a group takes part at random.
 
     Round t, counted from 0, belongs to group g = t mod `groups`, which has the machines g, g + groups, g + 2·groups, …
     in the stored order. In a round of its group, each machine takes part independently with probability `rate`.
@@ -185,10 +185,10 @@ class CyclicPoisson(Participation):
         return self.of_group.inverse_moment(power)
 
     def turns(self, rounds: int) -> np.ndarray:
-        """Return in how many of the first `rounds` rounds each machine's group has its turn; int [machines].
+        """Return each machine's number of turns in the first `rounds` rounds; int [machines].
 
-        Machine i is in group i mod `groups`. Group g has its turn in the rounds t, from 0, with t mod `groups` = g. In
-        other rounds, its machines do not take part.
+        A machine has a turn when its group has one. Machine i is in group i mod `groups`. Group g has its turn in the
+        rounds t, from 0, with t mod `groups` = g. In other rounds, the machines of the group do not take part.
 
         Args:
             rounds: number of rounds.

@@ -47,8 +47,8 @@ class Weighted(Participation):
     too few machines could then be left for the last rounds. For example, if `per_round` is 2 and `max_uses` is [3, 1,
     1, 1], three rounds are possible only if machine 0 takes part in each of them. If the weights are the same in all
     rounds, some machines that can still take part in every remaining round are therefore sampled first, whenever this
-    is necessary. They take part more often than their weights give. If the weights differ between rounds, there is no
-    such rule, and sampling raises Refusal once too few machines are left.
+    is necessary. These machines take part more often than their weights imply. If the weights differ between rounds,
+    there is no such rule, and sampling raises Refusal once too few machines are left.
 
     Sampling takes a few microseconds per sampled machine, for any number of machines, and 24 bytes of memory per
     weight. With `max_uses`, every round takes time proportional to the number of machines.
@@ -173,7 +173,7 @@ class BySize(Participation):
     with probability proportional to c_i. If later rounds would otherwise have too few machines, some of the machines
     that can still send in every remaining round are sampled first.
 
-    The number T of rounds is fixed, so that each of them has m machines. It is the largest number with Σ_i min(n_i, T)
+    The number T of rounds is fixed such that every round has m machines. It is the largest number with Σ_i min(n_i, T)
     ≥ m·T, where n_i is c_i before the first round.
 
     The schedule makes dataset sizes public, so guarantees cannot hide them. The neighbouring relation replace-one
