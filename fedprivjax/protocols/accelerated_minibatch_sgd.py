@@ -214,7 +214,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
 
     In each round, machines send noisy mean gradients over samples of their own records. The server takes accelerated
     steps along the mean of these messages (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2). With the sampler
-    "disjoint", every record is used once.
+    "disjoint", every record is used at most once.
 
     A run has one or several *stages*. Each stage starts at the output of the previous stage and restarts the
     acceleration.
@@ -244,7 +244,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
             Leave it out if `epsilon` is a list.
         form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with the initial
-            parameters w_0. "multistage" has stages that each halve the excess loss of a strongly convex loss.
+            parameters w_0. "multistage" has several stages, for a strongly convex loss. Each stage halves a bound on
+            the excess loss.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
         regularisation: λ of the form "regularised". None is the theory's λ = f·V/(D·√R), with f = `factor`, V² =
             `variance`, R rounds, and the distance D from the start to the optimum.
@@ -253,20 +254,20 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         variance: V², bound on the mean squared error of a round's mean gradient. None is the variance of the noise plus
             a bound on the variance from sampling records and machines.
         printed: for the form "multistage": True takes the default step sizes that are printed in the paper. False takes
-            corrected ones, which are at most as long. `fedprivjax.theory.lowy_razaviyayn.acsa_stages` has both
+            corrected step sizes, which are at most as large. `fedprivjax.theory.lowy_razaviyayn.acsa_stages` has both
             formulas.
         server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with learning rate r·s/2 in
             round r, or `optax.adam(0.1)`, with `step_size` left out. The latter's updates are multiplied by r/2.
-            `ServerOptimizer` lists further forms. It needs the form "plain" and no `strong_convexity`. With an
-            optimiser, there is no default step and no error bound. None is the plain step.
+            `ServerOptimizer` lists further forms. An optimiser needs the form "plain" and no `strong_convexity`. With
+            an optimiser, there is no default step and no error bound. None is the plain step.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         schedule: for each round, the numbers (r, 1/s, b); shape [rounds, 3]. Here r is the number of the round in its
-            stage, from 1, and s belongs to the stage. b is 1 in the first round of a stage, and 0 in others. Rounds
-            after the last stage have (0, 1/s, 1), and take no step. Set by `calibrate`.
+            stage, from 1, and s is the step size of the stage. b is 1 in the first round of a stage, and 0 in others.
+            Rounds after the last stage have (0, 1/s, 1), and take no step. Set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
     silos, ISRL-DP), or for adding or removing one.

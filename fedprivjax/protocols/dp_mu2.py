@@ -199,7 +199,8 @@ class DPMu2(MessageSettings):
         mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
-            Relative noise follows from `noise_schedule`.
+            With a trusted server, the noise is in the running sum q̃_t instead of a message. Relative noise follows
+            from `noise_schedule`.
         step_size: η, step size of the server. Default: the theory's step, at which noise moves x_T by about the
             diameter of the constraint set. `fedprivjax.theory.reshef_levy.step_size` computes it. If a clip is set, no
             theorem holds. A similar rule of thumb is then used, `fedprivjax.method.default_steps.gathered_reach`.

@@ -42,8 +42,8 @@ class DPZero(Algorithm):
     the step size, and projects onto the constraint set.
 
     Attributes:
-        radius: λ, positive distance factor of the two points at which losses are compared. If it is small, rounding
-            errors of the losses matter, because they are divided by 2λ.
+        radius: λ, a positive number. Losses are compared at the two points w ± λ·u, which have the distance λ·√d from
+            w. If λ is small, rounding errors of the losses matter, because they are divided by 2λ.
         server: optimiser that replaces the server's plain step, with q̄·u as its gradient: `optax.adam` or "adam", with
             `step_size` as its learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists
             further forms. None is the plain step.

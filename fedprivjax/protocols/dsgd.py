@@ -61,8 +61,7 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         mixing: weights with which machines average with their neighbours: a graph, a matrix of weights, or a list of
             these for consecutive rounds. Graphs are, for example, "ring", "complete" and a networkx graph. `Gossip`
             lists all.
-        noise_schedule: "independent", or a `Pairwise` that adds, besides independent noise, noise that neighbours
-            share.
+        noise_schedule: "independent", or a `Pairwise`, which adds independent noise and noise that neighbours share.
         server: optimiser of every machine's steps: `optax.adam` or "adam", with `step_size` as its learning rate, or
             `optax.adam(0.1)`, whose updates are multiplied by `step_size`, usually 1. `ServerOptimizer` lists further
             forms. None is the plain step. The setting has this name in all methods, although there is no server here.

@@ -61,8 +61,8 @@ class LocalGradientSteps(LocalAlgorithm):
     Attributes:
         prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
-            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
+            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
         server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
             "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
         local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
@@ -130,14 +130,13 @@ class FedAvg(Protocol):
         unit: protected unit. "record" protects one record by noise in every local step. "machine" protects all records
             of a machine by noise on clipped updates. Default: no privacy.
         mu: target μ of Gaussian DP; inf is non-private. A private run needs exactly one of `mu`, `epsilon` and
-            `noise_std`, a run without `unit` none of them.
+            `noise_std`. A run without `unit` must have none of them.
         epsilon: target ε at the run's δ; inf is non-private.
-        noise_std: standard deviation per coordinate of the noise. With unit = "record", this is the noise in the mean
-            gradient of a local step. With unit = "machine", it is the noise in the mean update with a trusted server,
-            and in a machine's update without one; `noise_schedule` says what it means if the noise is correlated. With
-            unit = "machine" and an `AdaptiveClip`, it is instead a noise multiplier: messages are scaled to norm at
-            most 1, and it is the noise in the sum of these messages with a trusted server, and in each of them without
-            one.
+        noise_std: standard deviation per coordinate of the noise. With unit = "record", the noise is in the mean
+            gradient of a local step. With unit = "machine", the noise is in the mean update if the server is trusted,
+            and in a machine's update otherwise. For correlated noise, see `noise_schedule`. With unit = "machine" and
+            an `AdaptiveClip`, `noise_std` is a noise multiplier. Messages are then scaled to norm at most 1. The noise
+            is in the sum of the scaled messages if the server is trusted, and in each of them otherwise.
         step_size: η, step size of the local steps. Required unless the optimiser `local` has its own.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to
@@ -149,8 +148,8 @@ class FedAvg(Protocol):
             `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds Δ. Momentum gives FedAvgM, Adam FedAdam,
             and Yogi FedYogi.
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
-            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
+            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
         local: optimiser that replaces the plain local step, such as `ServerOptimizer("sgd", momentum=0.9)`:
             `optax.adam` or "adam", with `step_size` as its learning rate, or `optax.adam(0.1)`, with `step_size` left
             out. `ServerOptimizer` lists further forms. Its gradient is g_k + ρ·(v − w_r), and its state is reset in
@@ -167,8 +166,8 @@ class FedAvg(Protocol):
         trust: "none" or "server". A trusted server adds the noise itself, otherwise the machines add it. Default:
             "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
-            unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record", it
-            needs Poisson samples of a public `rate`.
+            unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record",
+            "add-or-remove-one" needs Poisson samples of a public `rate`.
         noise_schedule: correlation of the noise over rounds, with unit = "machine". One of:
 
             * "independent": independent noise in every round.
@@ -194,8 +193,8 @@ class FedAvg(Protocol):
             model `trust`.
 
     If machines take unequal numbers of local steps, a round's participants are divided into at most four classes of
-    similar numbers. All machines of a class are computed for as many steps as its longest one needs. The cost
-    `idle_steps` in `Run.costs` is the fraction of computed steps that change nothing.
+    similar numbers. For all machines of a class, the same number of steps is computed: the largest number that one of
+    them needs. The cost `idle_steps` in `Run.costs` is the fraction of computed steps that change nothing.
 
     By default, all updates have the same weight in Δ. If the problem has `machine_weights`, the weights of the
     participants are proportional to them.
@@ -204,8 +203,9 @@ class FedAvg(Protocol):
     `relation`. The adversary is the one of the trust model `trust`.
 
     Raises:
-        Refusal: if a setting is invalid, or no theorem covers the combination of settings. At most one of `epsilon`,
-            `mu` and `noise_std`, and exactly one of `local_epochs` and `local_steps` may be given.
+        Refusal: if a setting is invalid, or no theorem covers the combination of settings. Also if more than one of
+            `epsilon`, `mu` and `noise_std` is given, or if `local_epochs` and `local_steps` are both given or both
+            missing.
 
     >>> import numpy as np
     >>> from fedprivjax import Uniform, datasets, from_dataset, simulate

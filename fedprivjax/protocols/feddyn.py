@@ -46,9 +46,9 @@ class FedDyn(LocalAlgorithm):
         local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
             `step_size` of the protocol as its learning rate. None is the plain step.
         server: optimiser of the server's step, with w_r − (v̄ − h/α) as its gradient: `optax.adam`, its name "adam", or
-            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None takes the formula's point.
-        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be None
-            with `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None takes w_{r+1} by the formula above.
+        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be left
+            out without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -34,8 +34,8 @@ class FedExP(LocalAlgorithm):
     """FedExP (Jhunjhunwala et al. 2023): FedAvg with a longer server step if the machines' updates differ more.
 
     Let Δ_i be the update of machine i, Δ the mean of the updates in a round, and s the mean of the ‖Δ_i‖². FedAvg's
-    server adds Δ. Here it adds η_g·Δ, with the factor η_g = max(1, s/(2·(‖Δ‖² + κ))) and κ = `offset`. The mean of the
-    last two iterates is reported.
+    server adds Δ to its point. The server of FedExP adds η_g·Δ, with the factor η_g = max(1, s/(2·(‖Δ‖² + κ))) and κ =
+    `offset`. The mean of the last two iterates is reported.
 
     Attributes:
         offset: κ, a small positive number that keeps η_g finite.
@@ -43,8 +43,8 @@ class FedExP(LocalAlgorithm):
             `step_size` of the protocol as its learning rate. None is the plain step.
         server: optimiser of the server's step, with −η_g·Δ as its gradient: `optax.adam`, its name "adam", or
             `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds η_g·Δ.
-        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be None
-            with `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be left
+            out without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -34,10 +34,11 @@ class Measured(NamedTuple):
 class FedNova(LocalGradientSteps):
     """FedNova (Wang et al. 2020): FedAvg with normalised updates, for machines with unequal numbers of local steps.
 
-    A machine's update is divided by its *effective* number of steps: how far its local steps would move along a
-    constant gradient of 1, divided by the step size. For plain steps, this is the number of steps. An optimiser or a
-    proximal term changes it. The server adds the weighted mean of the normalised updates, multiplied by τ. By default,
-    τ is the weighted mean of the machines' effective numbers of steps in the round.
+    A machine's update is divided by the machine's *effective* number of steps. To define it, suppose that there is one
+    parameter, and that all gradients are 1. The effective number of steps is then the distance that the machine's local
+    steps move, divided by the step size. For plain steps, it is the number of steps. An optimiser or a proximal term
+    changes it. The server adds the weighted mean of the normalised updates, multiplied by τ. By default, τ is the
+    weighted mean of the machines' effective numbers of steps in the round.
 
     Attributes:
         effective: fixed value of τ, as a fraction in (0, 1] of the largest number of steps of any machine. With the
@@ -45,8 +46,8 @@ class FedNova(LocalGradientSteps):
             clipped message, so less of the bound is left for the update.
         prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
-            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
+            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
         server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
             "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
         local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the

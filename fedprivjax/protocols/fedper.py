@@ -40,8 +40,8 @@ class FedPer(LocalGradientSteps):
             together.
         prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
-            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
+            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
         server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
             "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
         local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the

@@ -142,8 +142,9 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
         noise_std: σ, standard deviation per coordinate of the noise in a local step of the machine with the largest
             noise (instead of `epsilon`).
-        step_size: η, step size of the local steps. No theorem gives a step size with noise. It must be given, unless
-            there is a `clip` below the Lipschitz constant, for which the default is a rule of thumb.
+        step_size: η, step size of the local steps. Default, if `clip` is below the Lipschitz constant and the distance
+            to the optimum has a known bound (`problem.reach`): a rule of thumb without a theorem. Otherwise, there is
+            no default, because no theorem gives a step size for local steps with noise.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
@@ -164,8 +165,8 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             `optax.adam`, its name "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None takes the
             mean of the last points. Momentum gives FedAvgM, and Adam gives FedAdam (Reddi et al. 2021).
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
-            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
+            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
         local: optimiser that replaces the plain local step: `optax.adam` or "adam", with `step_size` as its learning
             rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With an
             optimiser, `step_size` has no default. None is the plain step.

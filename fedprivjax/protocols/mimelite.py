@@ -41,12 +41,12 @@ class Begun(NamedTuple):
 
 @struct.dataclass
 class MimeLite(LocalAlgorithm):
-    """MimeLite (Karimireddy et al. 2021): local steps along a momentum of the server, which is fixed during a round.
+    """MimeLite (Karimireddy et al. 2021): local steps along the server's momentum, which is fixed during a round.
 
     A machine starts at the server's point and takes projected local steps v ← Π(v − η·((1−β)·g + β·m)). Here g is a
     minibatch gradient, m the server's momentum, η the step size, and Π the projection onto the constraint set. The
     machine sends its update and G, the gradient of its first minibatch. The server's next point is the mean of the
-    machines' last points. Its next momentum is (1−β)·Ḡ + β·m, with Ḡ the mean of the gradients G.
+    machines' last points. The server's next momentum is (1−β)·Ḡ + β·m, with Ḡ the mean of the gradients G.
 
     Attributes:
         beta: β, weight of the momentum, in (0, 1).
@@ -54,8 +54,8 @@ class MimeLite(LocalAlgorithm):
             `optax.adam` has the `step_size` of the protocol as its learning rate. None is the plain step.
         server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
             "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
-        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be None
-            with `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be left
+            out without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -255,7 +255,7 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
     In round r, each of M participants sends the mean gradient of K of its records at the server's point w_r, with noise
     N(0, σ²·I). The server takes the step w_{r+1} = Π(w_r − η·ḡ), where ḡ is the mean of the messages, η the step size,
     and Π the projection onto the constraint set. After R rounds, it reports a weighted mean of w_0 … w_{R−1}. The
-    method is Algorithm 1 of Lowy & Razaviyayn 2023, and Algorithm 3 with a shuffler.
+    method is Algorithm 1 of Lowy & Razaviyayn 2023. With a shuffler, it is their Algorithm 3.
 
     Attributes:
         epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.

@@ -252,24 +252,24 @@ class MessageSettings(Levels, Protocol):
 class NoisySGD(MessageSettings):
     """Noisy SGD in one pass: machines send gradients of fresh records, with noise from them or from a trusted server.
 
-    In each of T rounds, m machines take part. Each sends the gradient at the server's point w_t of a record that was
-    not used before. The server takes a projected step along the mean of the messages. Every message has noise, or the
-    mean has noise if the server is trusted.
+    In each of T rounds, m machines take part. Each takes a record that was not used before, and sends the record's
+    gradient at the server's point w_t. The server takes a projected step along the mean of the messages. Every message
+    has noise, or the mean has noise if the server is trusted.
 
     Attributes:
         mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: standard deviation per coordinate of the noise in a message, or in the mean with a trusted server
             (instead of `mu`).
-        step_size: step size of the server. Default: D/√(T·(G² + d·σ²)), for the diameter D of the constraint set,
-            Lipschitz constant G, d parameters, and noise of standard deviation σ per coordinate in the mean gradient.
-            If gradients are clipped to C < G, the default is a rule of thumb without a theorem
+        step_size: step size of the server. Default: D/√(T·(G² + d·σ²)), for the assumed distance D to the optimum
+            (`problem.travel`), Lipschitz constant G, d parameters, and noise of standard deviation σ per coordinate in
+            the mean gradient. If gradients are clipped to C < G, the default is a rule of thumb without a theorem
             (`fedprivjax.method.default_steps.plain_clipped_step`).
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
-        trust: "none" if every message is public, so that machines add the noise. "server" for a trusted server that
-            adds it.
+        trust: "none" if every message is public, so that machines add the noise. "server" if a trusted server adds the
+            noise.
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
             the target μ. None gives all machines the target μ. It needs trust = "none".
         batch: K, number of records in a message. The message is the mean of their gradients, each clipped separately. A

@@ -73,18 +73,18 @@ class ReducedTreeMomentum(MomentumProtocol):
     Attributes:
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: σ, standard deviation per coordinate of the noise of those nodes of the first tree (gradients at
+        noise_std: σ, standard deviation per coordinate of a node's noise, for the nodes of the first tree (gradients at
             anchors) that end in the first two epochs. The noise of other nodes is σ times a number in `stds`.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 9). If gradients are clipped below
-            the Lipschitz constant, and `problem.travel` is finite, the default is a rule of thumb without a theorem:
-            the smaller of `TreeMomentum`'s default and C/(8NL), for smoothness L.
+            the Lipschitz constant, and the assumed distance to the optimum (`problem.travel`) is finite, the default is
+            a rule of thumb without a theorem: the smaller of `TreeMomentum`'s default and C/(8NL), for smoothness L.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
             requires.
         reset_rate: γ in [0, 1], weight in the estimate G_e of the gradient at the anchor of epoch e: G_e = γ·A + (1 −
             γ)·(G_{e−1} + D). Here A is the gradient at this anchor, with noise of the first tree. D is its difference
             from the gradient at the previous anchor, with noise of the second tree. The gradient at an iterate of the
-            epoch is estimated by G_e plus the residual, with noise of the third tree. None is η·N, at most 1/2.
+            epoch is estimated by G_e plus the residual, with noise of the third tree. None is min(η·N, 1/2).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
         batch: K, number of a machine's records in a round. It must divide the number of its records.
@@ -97,14 +97,14 @@ class ReducedTreeMomentum(MomentumProtocol):
             `adversary`.
         trust: "server" for one set of trees for the mean, or "none" for one set of trees per machine.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
-            proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
+            proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None means equal numbers.
         calibrate_to: computation of the noise from the target. "rule" follows `noise_rule`. "plan" is the smallest
             noise that meets the target on the run's participation schedule, and needs noise_rule = "accountant".
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
         stds: noise of the nodes divided by σ, for each of five groups of nodes with equal noise; set by `calibrate`.
         epoch: N; set by `calibrate`.
-        slack: allowance for the rounding of points, which is added to bounds on their distances; set by `calibrate`.
+        slack: allowance for rounding errors, which is added to bounds on distances between points; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record, with μ² = Σ (s/τ)² for the worst record. The sum is over all nodes of
     the three trees. τ is the standard deviation of a node's noise. s bounds the change of the node by the record: it is

@@ -186,10 +186,10 @@ class ReleasedRules:
 
 
 def released(theory: Theory) -> Theory:
-    """Return a theory with the default step size of another theory, and without its bounds.
+    """Return a theory that has only the default step size of the given theory.
 
-    Methods that reproduce the released code of other groups use it. Without bounds, `fedprivjax plan` leaves these
-    methods out of its comparison.
+    Methods that reproduce the released code of other groups have such a theory. The theory states no bounds and no
+    uses, so `fedprivjax plan` leaves these methods out of its comparison.
 
     Args:
         theory: theory of the published method.

@@ -59,8 +59,8 @@ class ControlVariates(LocalGradientSteps):
             together, as one message.
         prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be None with
-            `optax.adam(0.1)`, which has its own learning rate, and without a `server`.
+            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
+            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
         server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
             "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
         local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
@@ -123,11 +123,11 @@ class Scaffold(FedAvg):
     server keeps c, the mean of all c_i. Local steps go along the gradient plus c − c_i, which corrects for machines
     with different data. Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
 
-    The settings are those of `FedAvg`. All machines have equal weights. `update_clip` bounds the joint L2 norm of the
-    update and the change of c_i, which is multiplied by K·η to have the same scale. Here K is the largest number of
-    local steps of a machine, and η the step size. With an `encoder`, machines keep their exact c_i, while the server
-    adds up encoded changes. Its c therefore contains the encoding errors of all messages so far. Their mean is 0 if the
-    encoder is unbiased.
+    The settings are those of `FedAvg`. All machines have equal weights. `update_clip` bounds the joint L2 norm of two
+    vectors: the update, and the change of c_i times K·η. The factor gives the vectors the same scale. Here K is the
+    largest number of local steps of a machine, and η the step size. With an `encoder`, machines keep their exact c_i,
+    while the server adds up encoded changes. The server's c therefore contains the encoding errors of all messages so
+    far. The mean of these errors is 0 if the encoder is unbiased.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, as in `FedAvg` with the same
     settings. The server computes its control variate from released numbers only.

@@ -52,8 +52,8 @@ class Stage(NamedTuple):
     """Algorithm and settings of one round of a run in stages.
 
     Attributes:
-        steps: algorithm of the stage to which the round belongs. If its settings depend on the number of rounds, they
-            are those for the number of rounds of the stage.
+        steps: algorithm of the stage to which the round belongs. Settings that depend on a number of rounds are
+            computed for the number of rounds of the stage.
         t: number of the round within its stage, from 1.
         scale: factor by which the run's step size is multiplied in the stage.
         strength: λ, strength of the regulariser in the stage. None means no regulariser.

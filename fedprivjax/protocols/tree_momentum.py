@@ -51,20 +51,20 @@ class TreeMomentum(MomentumProtocol):
     reports a uniformly random iterate.
 
     By default, the noise comes from a binary tree over rounds. A node is the sum Σ_t α·(1−α)^{z−t}·g_t over consecutive
-    rounds t, of which z is the last, and has its own noise. As m_t is a weighted sum of at most 1 + log₂ t nodes, the
-    noise of m̂_t grows only with log t.
+    rounds t, where z is the last of these rounds. Each node has its own noise. As m_t is a weighted sum of at most 1 +
+    log₂ t nodes, the noise of m̂_t grows only with log t.
 
     Attributes:
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
         noise_std: σ, standard deviation per coordinate of the noise of one node. With the factor "independent", it is
-            the standard deviation of the noise on α·g_t. With "sensitivity tree", it is that of nodes of at most N
-            rounds.
+            the standard deviation of the noise on α·g_t. With "sensitivity tree", σ is the standard deviation for nodes
+            of at most N rounds.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). If gradients are clipped to
-            C < G, for the Lipschitz constant G, and the distance D = `problem.travel` is finite, the default is a rule
-            of thumb without a theorem: min(D, 2·√d·G/L)/√(N·T), for d parameters and smoothness L, or D/√(N·T) if G or
-            L is unknown.
+        step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). If gradients are clipped to C <
+            G, for the Lipschitz constant G, the default is a rule of thumb without a theorem: min(D, 2·√d·G/L)/√(N·T),
+            or D/√(N·T) if G or L is unknown. Here D is the assumed distance to the optimum (`problem.travel`), d the
+            number of parameters, and L the smoothness. If D is infinite, the rule is not used.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
@@ -78,7 +78,7 @@ class TreeMomentum(MomentumProtocol):
         trust: "server" for one tree, whose noise is added to the momentum of the mean. "none" for one tree per machine;
             every machine then takes part in every round.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
-            proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
+            proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None means equal numbers.
         factor: correlation of the noise over rounds:
 
             * "tree": one tree over all rounds, with equal noise of all nodes.

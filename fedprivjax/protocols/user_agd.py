@@ -117,9 +117,9 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class UserAGD(UserSettings):
     """Accelerated SGD (AC-SA) on batches of users (machines with one record each).
 
-    It is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along private mean gradients of a
-    round's users, which are made private as in `UserSGD`. For strongly convex losses, a run has several *phases*. Each
-    phase starts at the output of the previous one and restarts the acceleration.
+    The method is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along the mean gradient of a
+    round's users. The mean is made private as in `UserSGD`. For strongly convex losses, a run has several *phases*.
+    Each phase starts at the output of the previous one and restarts the acceleration.
 
     Attributes:
         epsilon: target ε of every record, at the run's δ; inf is non-private.
@@ -138,10 +138,10 @@ class UserAGD(UserSettings):
             Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting =
             "paper".
         rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε, for trust =
-            "shuffler". If a record is replaced, a vector changes by at most g steps in L2 norm before rounding.
-            "coupled" takes g + √d for this norm after rounding, "independent" takes g + 2√d. "averaged" averages over
-            the rounding, which has the effect of a norm of about √(g² + d/4) if d ≤ 4g². All three are valid, and
-            "averaged" gives the smallest ε.
+            "shuffler". Let Δ be the L2 norm, in steps, of the change of a user's vector if its record is replaced.
+            Before rounding, Δ is at most g. After rounding, "coupled" bounds Δ by g + √d, and "independent" by g + 2√d.
+            "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε is about that of Δ = √(g² + d/4).
+            All three are valid, and "averaged" gives the smallest ε.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
@@ -160,8 +160,8 @@ class UserAGD(UserSettings):
             loss, if any, or "phases" for the best strength in every phase.
         server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with learning rate (t+1)·s/2 in
             round t, or `optax.adam(0.1)`, with `step_size` left out. The latter's updates are multiplied by (t+1)/2.
-            `ServerOptimizer` lists further forms. It needs a `strong_convexity` of 0. With an optimiser, there is no
-            default step and no error bound. None is the plain step.
+            `ServerOptimizer` lists further forms. An optimiser needs a `strong_convexity` of 0. With an optimiser,
+            there is no default step and no error bound. None is the plain step.
         sampling: False ignores the sampling error of batches in the choice of steps and batch sizes, which then depend
             on the noise alone. This suits records with a common optimum, where the sampling error vanishes.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
@@ -170,8 +170,8 @@ class UserAGD(UserSettings):
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
             model `trust`.
         schedule: for each round, the numbers (t + 1, 1/s, b); shape [rounds, 3]. Here t is the number of the round in
-            its phase, from 1, and s belongs to the phase. b is 1 in the first round of a phase, and 0 in others. Rounds
-            after the last phase have (0, 1/s, 1), and take no step. Set by `calibrate`.
+            its phase, from 1, and s is the step size of the phase. b is 1 in the first round of a phase, and 0 in
+            others. Rounds after the last phase have (0, 1/s, 1), and take no step. Set by `calibrate`.
         strengths: smoothing strength of every round with smoothing = "phases", otherwise None; set by `calibrate`.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. A record enters

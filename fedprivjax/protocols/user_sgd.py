@@ -22,9 +22,10 @@ from fedprivjax.protocols.user_settings import UserSettings
 class UserSGD(UserSettings):
     """Projected SGD on batches of users (machines with one record each), in four trust models.
 
-    It is P_SGD and P_GD of Cheu et al. 2022. In round t, the server takes a projected step from its point w_t along a
-    private mean of the users' gradients. The setting `trust` says how the mean is made private. After T rounds, the
-    server reports the mean of w_0 … w_{T−1}.
+    The method is P_SGD of Cheu et al. 2022 if every user takes part in one round, and P_GD if all users take part in
+    every round. In round t, the server takes a projected step from its point w_t along a private mean of the users'
+    gradients. The setting `trust` says how the mean is made private. After T rounds, the server reports the mean of w_0
+    … w_{T−1}.
 
     Attributes:
         epsilon: target ε of every record, at the run's δ; inf is non-private.
@@ -35,21 +36,22 @@ class UserSGD(UserSettings):
             of Cheu et al. Here D bounds the distance from the start to the optimum, T is the number of rounds, L the
             Lipschitz constant, and z the root mean squared norm of the noise in a round's mean gradient. If records are
             used in several rounds, `fedprivjax.theory.cheu.gd_step` computes the default, from the proof of Theorem
-            4.9. A larger clip C takes the place of L. If C is below L, the default is a rule of thumb without a theorem
-            (`fedprivjax.method.default_steps.plain_clipped_step`).
+            4.9. If a clip C is at least L, it replaces L. If C is below L, the default is a rule of thumb without a
+            theorem (`fedprivjax.method.default_steps.plain_clipped_step`).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
-        trust: "shuffler" sums one-bit messages with binomial noise, whose senders a shuffler hides. "none" adds
-            Gaussian noise to every message, and "server" to the sum. "pan-private" adds Gaussian noise to the sum at
-            its start and at its end, because an intruder may read the server's memory once.
+        trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
+            "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once. With
+            "shuffler", users send their rounded gradients and binomial noise as single bits. Otherwise, the noise is
+            Gaussian. With "pan-private", it is added to the sum at its start and at its end.
         levels: g, number of steps into which the range of a coordinate is divided for rounding, for trust = "shuffler".
             Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting =
             "paper".
         rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε, for trust =
-            "shuffler". If a record is replaced, a vector changes by at most g steps in L2 norm before rounding.
-            "coupled" takes g + √d for this norm after rounding, "independent" takes g + 2√d. "averaged" averages over
-            the rounding, which has the effect of a norm of about √(g² + d/4) if d ≤ 4g². All three are valid, and
-            "averaged" gives the smallest ε.
+            "shuffler". Let Δ be the L2 norm, in steps, of the change of a user's vector if its record is replaced.
+            Before rounding, Δ is at most g. After rounding, "coupled" bounds Δ by g + √d, and "independent" by g + 2√d.
+            "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε is about that of Δ = √(g² + d/4).
+            All three are valid, and "averaged" gives the smallest ε.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
