@@ -312,8 +312,9 @@ def check_protocol(
         protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`, and with a step size if it has no
             default. A protocol without a guarantee, because its `noise_std` is 0 or its target infinite, is
             non-private, and properties about privacy are not checked.
-        problem: a problem with enough examples for the rounds, and with a clip or constants that give a finite
-            sensitivity. The test takes less than a minute for hundreds of examples, and a minute or two for thousands.
+        problem: a problem with enough examples for the rounds. If the protocol does not clip, the constants of the
+            problem must give a finite sensitivity. The test takes less than a minute for hundreds of examples, and a
+            minute or two for thousands.
         participation: participation scheme. With None, the machines are those of the problem's partition, or four if it
             has none. A random half of them takes part in each round, or all machines if the privacy object is defined
             for a fixed number of machines.
