@@ -120,10 +120,10 @@ def anytime_bound(
     """Bound on the excess loss of DP-μ²-FL for any step size and any public participation schedule.
 
     The bound is on the expectation. In round t of the method, each of m machines sends the increment
-    `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is the loss of one of its records. The server adds the mean increment to
-    its aggregate q_t, which also contains noise, and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`. The query
-    point x_t is the mean of the iterates w_1, …, w_t with the weights 1, …, t. The output is x_T. All machines' records
-    must have the same distribution.
+    `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is the loss of one of the machine's records. The server adds the mean
+    increment to its aggregate q_t, which also contains noise, and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`.
+    The query point x_t is the mean of the iterates w_1, …, w_t with the weights 1, …, t. The output is x_T. All
+    machines' records must have the same distribution.
 
     With the symbols of the arguments and `e_t = σ̃·√(t/m)`, which bounds the error of q_t due to sampled records, the
     bound is
@@ -142,8 +142,8 @@ def anytime_bound(
         noise: z_t, root mean squared L2 norm of the noise in q_t; one number, or one per round, shape [rounds].
         fresh: True if the noise in q_t is independent of the noise in earlier rounds. This is so with a trusted server.
             It is also so if all machines take part in every round, and each message subtracts the noise of the
-            machine's previous one. False otherwise: noise then stays in q_t for several rounds. The bound for False
-            holds, but is loose if machines subtract their noise later.
+            machine's previous one. False otherwise: noise then stays in q_t for several rounds. The bound for False is
+            loose if machines subtract their noise later.
 
     Returns:
         An `AnytimeBound`. Its `total` is the bound.
@@ -203,7 +203,8 @@ def step_size(
             * "proportional": the noise variance of its k-th message is proportional to k;
             * "gap": the noise variance is inversely proportional to the number of rounds until its next message;
             * "independent": equal noise in all messages, which is never subtracted;
-            * a sequence of numbers, the relative noise of its first, second, … message. Its step is that of "uniform".
+            * a sequence of numbers, in proportion to the noise standard deviations of its first, second, … message. The
+              step is then the step of "uniform".
         mu: μ, the GDP (Gaussian differential privacy) parameter of every machine, or inf for no privacy.
         machines: M, number of all machines.
         per_round: m, number of machines in a round; M at full participation.

@@ -123,7 +123,8 @@ def momentum_noise_norm(
         rounds: T, number of rounds.
         alpha: α, weight of a new gradient in the momentum.
         noise_multiplier: σ, from `momentum_multiplier`.
-        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled"; not used by "paper".
+        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch); not used
+            by "paper".
         form: "counted" for numbers of nodes that are counted in the tree, or "paper" for the bound of the paper.
 
     Returns:
@@ -165,8 +166,8 @@ def momentum_bound(
         settings: T rounds, at least N; the weight α of a new gradient in the momentum, in [1/N, 1]; and the length η of
             a step.
         gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
-        noise: expected norm of the noise in the momentum, mean over rounds. Give the root mean square of a coordinate
-            times √d for d parameters, or the bound `momentum_noise_norm`.
+        noise: expected norm of the noise in the momentum, averaged over rounds. Give the root mean square of a
+            coordinate times √d for d parameters, or the bound `momentum_noise_norm`.
 
     Returns:
         A `GradientBound` with the fields

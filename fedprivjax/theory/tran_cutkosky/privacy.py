@@ -34,7 +34,7 @@ def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
         ratio: ρ, sensitivity of a sum divided by the standard deviation of its noise; the same for all sums.
 
     Returns:
-        `Vρ²/2`. The Rényi divergence of any order a is a times this.
+        `Vρ²/2`. The Rényi divergence of order α is at most α times this parameter.
 
     Source: Tran & Cutkosky 2022, Theorem 10.
 
@@ -158,9 +158,10 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
 
 
 def momentum_max_epsilon(delta: ArrayLike, algorithm: str = "tree") -> Any:
-    """Largest ε for which the paper's noise multiplier suffices (`momentum_multiplier` of the form "paper").
+    """Largest ε at which the noise multiplier of the form "paper" (`momentum_multiplier`) is proved to suffice.
 
-    At this ε, the paper's noise multiplier equals the smallest that Rényi divergences allow ("renyi").
+    At this ε, the forms "paper" and "renyi" give the same noise multiplier. It is the smallest that Rényi divergences
+    allow.
 
     Args:
         delta: δ of the privacy budget.
@@ -206,10 +207,10 @@ def _simple(mu: np.ndarray, delta: np.ndarray) -> Any:
 
 
 class Sensitivities(NamedTuple):
-    """Sensitivities to one record of noisy sums in the three trees of reduced-noise momentum (Algorithm 2).
+    """Sensitivities of the sums in the three trees of reduced-noise momentum (Algorithm 2) to one record.
 
-    Algorithm 2 splits the gradient of a record into three parts, and sums each in a binary tree over the rounds. The
-    sensitivities are divided by the weight of a new gradient in the momentum:
+    The sums are not yet multiplied by the weight of a new gradient in the momentum. Each of the trees sums one kind of
+    vector over successive rounds:
 
     * `anchors`: gradients at an epoch's first iterate, the anchor (G in the paper);
     * `differences`: differences between the gradients at successive anchors (Δ in the paper);
@@ -223,17 +224,17 @@ class Sensitivities(NamedTuple):
 
 
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
-    """Bounds on sensitivities to one record in the three trees of reduced-noise momentum (Algorithm 2).
+    """Bounds on sensitivities of sums in the three trees of reduced-noise momentum (Algorithm 2) to one record.
 
-    Algorithm 2 releases noisy sums over successive rounds, in which older gradients count less. It has three binary
-    trees of such sums:
+    Algorithm 2 releases noisy sums over successive rounds, in which older rounds have smaller weights. Each of three
+    binary trees has sums of one kind:
 
     * anchors: gradients at the first iterate of the epoch, called its anchor;
     * differences: gradients at the anchor of the epoch minus gradients of the same records at the previous anchor;
     * residuals: gradients at the iterate of the round minus gradients of the same records at the anchor.
 
-    The bounds are for sums that are not yet multiplied by the weight of a new gradient in the momentum. They hold if
-    all epochs have the same order of records, and that weight is at least 1/N for N records.
+    The bounds are for sums that are not yet multiplied by the weight of a new gradient in the momentum. The bounds hold
+    if all epochs have the same order of records and the weight is at least 1/N for N records.
 
     Args:
         problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).
@@ -269,12 +270,13 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 def residual_sensitivity(
     *, first: int, last: int, records: int, alpha: float, step_size: float, smoothness: float
 ) -> float:
-    """Sensitivity to one record of a noisy sum of residuals over the rounds y to z, in Algorithm 2.
+    """Sensitivity of a sum of residuals over several rounds of Algorithm 2 to replacing one record.
 
     The residual of round t is the gradient of the round's record at the current iterate, minus the gradient of the same
-    record at the epoch's first iterate. In the sum, the residual of round t has the weight (1−α)^{z−t}. All epochs must
-    have the same order, so that a record has the same position p = 0, …, N − 1 in every epoch. The two iterates are
-    then at most pη apart, and replacing the record changes each of its residuals by at most 2pηL.
+    record at the epoch's first iterate. The sum is over the rounds t = y, …, z, and round t has the weight (1−α)^{z−t}.
+    All epochs must have the same order, so that a record has the same position p = 0, …, N − 1 in every epoch. The
+    current iterate is then p steps of length η after the epoch's first iterate. Replacing the record therefore changes
+    each of its residuals by at most 2pηL.
 
     Args:
         first: y, first round of the sum, counted from 1.

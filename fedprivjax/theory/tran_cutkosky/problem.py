@@ -64,7 +64,7 @@ class Federated(NamedTuple):
 
 
 def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz: float = 1.0) -> Federated:
-    """Constants with which the theorems, which are for one machine, apply to M machines.
+    """Constants with which the theorems for one machine apply to M machines.
 
     The theorems add noise to sums of gradients over successive rounds. A trusted server adds noise to sums of the
     machines' mean gradient. Without a trusted server, each machine adds noise to sums of its own gradient, and the
@@ -162,14 +162,14 @@ def whole_epochs(records: int, rounds: float) -> int:
 class ReducedNodes(NamedTuple):
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases the noisy sums of three binary trees over the rounds: of gradients at each epoch's first
-    iterate, of the differences between these gradients in successive epochs, and of residuals (current gradients minus
-    gradients at the epoch's first iterate). The noise of a sum grows with these numbers:
+    Algorithm 2 releases the noisy sums of three binary trees over the rounds. The first tree sums gradients at each
+    epoch's first iterate. The second sums the differences between these gradients in successive epochs. The third sums
+    residuals: current gradients minus gradients at the epoch's first iterate. A sum is early if its last round is in
+    the first two epochs, otherwise late. The noise of a sum grows with these numbers:
 
-    * `early`: bound on a number of sums in the first two trees together. Counted are the sums that contain one record,
-      and whose last round is in the first two epochs;
-    * `late`: bound on each of two numbers. The first is the number of all other sums that contain the record, in the
-      first two trees together. The second is the number of sums that contain the record in the third tree.
+    * `early`: bound on the number of early sums of the first two trees together that contain one record;
+    * `late`: bound on the number of late sums of the first two trees together that contain one record. It also bounds
+      the number of sums of the third tree that contain one record, early or late.
     """
 
     early: Any
@@ -205,9 +205,9 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases the noisy sums of three binary trees over the rounds: of gradients at each epoch's first
-    iterate, of the differences between these gradients in successive epochs, and of residuals (current gradients minus
-    gradients at the epoch's first iterate).
+    Algorithm 2 releases the noisy sums of three binary trees over the rounds. The first tree sums gradients at each
+    epoch's first iterate. The second sums the differences between these gradients in successive epochs. The third sums
+    residuals: current gradients minus gradients at the epoch's first iterate.
 
     Args:
         records: N, number of records, also the number of rounds of an epoch; at least 2.
@@ -239,8 +239,8 @@ def node_sensitivity(
     """Largest total weight of one record in a noisy sum of gradients over the rounds y to z.
 
     Round t uses the gradient of one record, which has the weight (1−α)^{z−t} in the sum. The total weight of a record
-    is added up over the rounds that use it. In a momentum, the sum is multiplied by α. Its sensitivity is then α times
-    the result times the sensitivity of one round's gradient.
+    is the sum of its weights over the rounds that use it. A momentum multiplies the sum of gradients by α. The
+    sensitivity is then the product of α, the result, and the sensitivity of one round's gradient.
 
     Args:
         first: y, first round of the sum, counted from 1.
@@ -254,7 +254,7 @@ def node_sensitivity(
 
         * for "cyclic": `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59;
         * for "reshuffled": `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e = 0, 1, … that have rounds from y to z,
-          at most 2.59. The largest weight occurs if a record is last in one epoch and first in the next.
+          at most 2.59. A record has this weight if it is used in round z and last in every earlier epoch.
 
     Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, with ⌈(z−y+1)/N⌉ for ⌈(z−y)/N⌉. "reshuffled": derived here.
 
@@ -277,12 +277,14 @@ def node_sensitivity(
 
 
 def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic") -> Any:
-    """Upper bound on `node_sensitivity`, the weight of one record in a noisy sum, for sums over any set of rounds.
+    """Upper bound on `node_sensitivity` for noisy sums over any number of rounds.
+
+    `node_sensitivity` is the largest total weight of one record in a noisy sum of gradients over the rounds y to z.
 
     Args:
         records: N, number of records, also the number of rounds of an epoch.
-        alpha: α, weight of a gradient in the momentum, at least 1/N.
-        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled".
+        alpha: α, weight of a new gradient in the momentum, at least 1/N.
+        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch).
 
     Returns:
         `1/(1−(1−α)^N)` for "cyclic", and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound of 2 holds for

@@ -17,16 +17,16 @@ from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 class ReducedSettings(NamedTuple):
     """Settings of reduced-noise momentum (Algorithm 2), which `reduced_settings` returns.
 
-    Each is a number, or an array for the bounds of many runs.
+    Each is a number for one run, or an array with one entry per run.
 
     * `rounds`: number of rounds;
     * `alpha`: weight of a new gradient in the momentum;
     * `step_size`: length of a step;
-    * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds, and uses each of N records in one round. In round t, the
-      method needs a private sum S_t over the last N rounds, of gradients at the first iterate of the round's epoch.
-      From round 2N on, it takes `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy sum of these
-      gradients, and D_t a noisy sum of their changes since the previous epoch. Without noise, S_t is the same for
-      every γ.
+    * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds, and its first iterate is called its anchor. In round t, the
+      method needs a private sum S_t of the anchor gradients of the last N rounds: each is a gradient at the anchor of
+      its round's epoch. From round 2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy
+      sum of these anchor gradients, and D_t is a noisy sum of their changes since the previous epoch. Without noise,
+      S_t is the same for every γ.
     """
 
     rounds: Any
@@ -55,10 +55,7 @@ def reduced_settings(
         * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the limit of `form`. At the theorem's T, it is that
           limit;
         * `η = 1/√(NT)`;
-        * `γ = ηN`. In round t, the method needs a private sum S_t over the last N rounds (one epoch), of gradients at
-          the first iterate of the round's epoch. From round 2N on, it takes
-          `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy sum of these gradients, and D_t a noisy sum
-          of their changes since the previous epoch.
+        * `γ = ηN`. `ReducedSettings` explains the reset rate.
 
     Raises:
         Refusal: if T, given or by the theorem, is smaller than 4N, because γ must be at most 1/2.
@@ -102,8 +99,8 @@ def reduced_noise_norm(
     * residuals: gradients at the current iterate minus gradients of the same records at the anchor.
 
     In round t, the method needs a private sum S_t of the anchor gradients of the last N rounds (one epoch). From round
-    2N on, it takes `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`, with the reset rate γ. Here A_t is a new noisy sum of these
-    anchor gradients, and D_t is the noisy sum of the differences of the same N rounds.
+    2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`, with the reset rate γ. Here A_t is a new noisy sum of
+    these anchor gradients, and D_t is the noisy sum of the differences of the same N rounds.
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant), N (records, at least 2) and L (smoothness).
@@ -166,10 +163,10 @@ def reduced_bound(
     Args:
         problem: constants N (records), G (Lipschitz constant) and L (smoothness).
         settings: T rounds, at least N; the weight α of a new gradient in the momentum, in [1/N, 1]; the length η of a
-            step; and the reset rate in (0, 1/2], on which only the noise depends.
+            step; and the reset rate in (0, 1/2]. Only the noise depends on the reset rate.
         gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
-        noise: expected norm of the noise in the momentum, mean over rounds. Give the root mean square of a coordinate
-            times √d for d parameters, or the (much larger) bound `reduced_noise_norm`.
+        noise: expected norm of the noise in the momentum, averaged over rounds. Give the root mean square of a
+            coordinate times √d for d parameters, or the (much larger) bound `reduced_noise_norm`.
 
     Returns:
         A `GradientBound` with the fields
