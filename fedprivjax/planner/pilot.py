@@ -292,7 +292,7 @@ def _clip(settings: dict[str, Any]) -> float:
 def places(mean: np.ndarray, half: np.ndarray) -> np.ndarray:
     """Return the place of each method: 1 + number of the others whose interval lies wholly above; NaN if diverged.
 
-    Methods whose intervals overlap tie. Without intervals all do.
+    Without intervals, all methods have place 1.
 
     Args:
         mean, half: mean accuracy and half its 95% interval (NaN for one seed), shape [methods, epsilons].
