@@ -38,16 +38,17 @@ RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither 
 
 @struct.dataclass(kw_only=True)
 class AdaptiveClip(Decorated):
-    """Value of `update_clip`: a clip of machines' updates that follows a quantile of their norms privately.
+    """Value of `update_clip`: a clip that follows a quantile of the norms of machines' updates, computed privately.
 
     In a round with clip C, a machine sends two things: its update Δ, clipped to norm C, and the bit b = 1 if ‖Δ‖ ≤ C,
-    or b = 0 otherwise. The server reads the mean b̃ of the bits with noise. The clip of the next round is
-    C·exp(−η·(b̃ − γ)). It is smaller than C if more than the fraction γ of the updates was within the clip.
+    or b = 0 otherwise. The server reads a noisy mean b̃ of the bits. The clip of the next round is C·exp(−η·(b̃ − γ)).
+    The clip therefore falls if b̃ exceeds γ: more than the fraction γ of the updates was within the clip.
 
     The message is (√(1 − u²)·Δ̃/C, u·(2b − 1)), where Δ̃ is the clipped update. Its L2 norm is at most 1. All its numbers
     get Gaussian noise of standard deviation z, the method's `noise_std`. With a trusted server, the noise is added to
-    the sum of the messages, otherwise to every message. Rescaled, it is noise of z·C/√(1 − u²) on the updates, and of
-    σ_b = z/(2u) on the bits. The attribute `count_noise` is σ_b, and determines u = z/(2σ_b).
+    the sum of the messages, otherwise to every message. The server divides the two parts of the message by √(1 − u²)/C
+    and 2u. This gives the updates noise of standard deviation z·C/√(1 − u²), and the bits noise of standard deviation
+    σ_b = z/(2u). The attribute `count_noise` is σ_b, and determines u = z/(2σ_b).
 
     The metric `clip` reports the clip of each round. All attributes can be swept, for example with
     `over={"update_clip.start": [0.1, 1.0]}`.
@@ -61,8 +62,8 @@ class AdaptiveClip(Decorated):
             trust = "none", and for max(z, m/20) with a trusted server and m expected participants of a round.
 
     **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. Without an
-    encoder, it is 2/z-GDP for replacing a machine, and 1/z-GDP for adding or removing one. The clips are computed from
-    its releases.
+    encoder, it is 2/z-GDP for replacing a machine, and 1/z-GDP for adding or removing one. The clips have no further
+    privacy cost, because the server computes them from these releases.
 
     Source: Andrew et al., NeurIPS 2021.
 
@@ -136,21 +137,22 @@ class AdaptiveClip(Decorated):
 
         The message is (√(1 − u²)·Δ̃/C, u·(2b − 1)). Here Δ̃ is the machine's update, clipped to norm C, and the bit b is
         1 if the update was within the clip, otherwise 0. All numbers of the message get noise of standard deviation z.
-        Divided by 2u, this is noise of σ_b on the bit. σ_b is `count_noise`, or max(z, least) if `count_noise` is None.
+        The server divides the second part by 2u, so the bit has noise of standard deviation σ_b = z/(2u). Here σ_b is
+        `count_noise`, or max(z, least) if `count_noise` is None.
 
         Args:
             multiplier: z, standard deviation of the noise on the message.
-            least: lower bound on σ_b if `count_noise` is None. It is m/20 with a trusted server and m expected
-                participants of a round, otherwise 0.
+            least: lower bound on σ_b if `count_noise` is None. With a trusted server, it is m/20 for m expected
+                participants of a round. Otherwise, it is 0.
         """
         count_noise = jnp.maximum(least, multiplier) if self.count_noise is None else self.count_noise
         return jnp.where(multiplier > 0, multiplier / (2 * count_noise), EVEN)
 
     def update_factor(self, factor) -> Any:
-        """Return √(1 − u²), the factor with which an update enters a machine's message of norm at most 1.
+        """Return √(1 − u²), the factor by which a machine's message multiplies the update, in units of the clip.
 
-        The message is the pair (√(1 − u²)·Δ̃/C, ±u), with the update Δ̃, clipped to norm C. The sign is + if the update
-        was within the clip. The L2 norm of the message is at most √((1 − u²) + u²) = 1.
+        The message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the update, clipped to norm C. The sign is + if the
+        update was within the clip. The L2 norm of the message is at most √((1 − u²) + u²) = 1.
 
         Args:
             factor: u in (0, 1), from `bit_factor`.

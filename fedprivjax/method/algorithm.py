@@ -29,12 +29,13 @@ class Public(NamedTuple):
     Attributes:
         start: initial parameters, a pytree.
         constraint: set of allowed parameters.
-        lipschitz, lipschitz_note: bound on the norm of a record's gradient as the problem states it, and a text that
-            names the source of this bound.
-        smoothness: Lipschitz constant of a record's gradient as the problem states it.
-        machines: number of machines of the federation.
-        key: random key for functions that make random choices, such as random initial states in `init` and
-            `LocalAlgorithm.own`; otherwise None.
+        lipschitz, lipschitz_note: the problem's bound on the norm of a record's gradient, and a text that names the
+            source of this bound.
+        smoothness: the problem's Lipschitz constant of a record's gradient.
+        machines: number of machines of the federation, but 1 in `LocalAlgorithm.own`.
+        key: random key for random choices, such as random initial parameters in `init`. In `LocalAlgorithm.own`, it is
+            the same key in every run. Functions that only read facts on the host, such as `check` and `bound`, receive
+            None.
     """
 
     start: Any
@@ -72,7 +73,7 @@ class At(NamedTuple):
         start: initial parameters, a pytree.
         key: random key for random choices of the server in the round.
         cohort: number of machines that take part in the round.
-        public: the facts of the problem that `init` received as `public`.
+        public: public facts of the problem, as `init` receives them, but with the random key of the round.
     """
 
     t: Any
@@ -245,7 +246,7 @@ class Algorithm(Part):
 
     @property
     def reads(self) -> Reads:
-        """What the server reads in a round: `Mean()` (the default), `Sum()`, `Momentum(alpha)` or `Growing()`.
+        """Value that the server reads in a round: `Mean()` (the default), `Sum()`, `Momentum(alpha)` or `Growing()`.
 
         Let s_t be the mean of the messages of round t. In round t, the server reads one of these, with noise:
 
@@ -257,14 +258,14 @@ class Algorithm(Part):
           later such round, it becomes u + ((t−1)/t')·q_i, where t' is the previous round in which the machine took
           part. If t' = t−1, this is u + q_i. The method `increment` defines u.
 
-        The value must be the same in all rounds of a run.
+        The attribute must be the same in all rounds of a run.
         """
         return MEAN
 
     def check(self, public: Public) -> None:
         """Raise Refusal if the algorithm cannot be run on a problem with these public facts.
 
-        By default, only the algorithm's optax optimisers are checked, on the initial parameters.
+        By default, it only checks that the algorithm's optax optimisers can be run on the initial parameters.
         """
         check_optimizers(self, public.start)
 
@@ -297,8 +298,9 @@ class Algorithm(Part):
         """Return the smoothness constant b of the Moreau envelope of the loss in the next round, or None.
 
         Machines compute gradients of the envelope. The envelope of a record's loss f is f_b(w) = min over v of f(v) +
-        (b/2)·‖w − v‖². A smaller b is smoother. The default None keeps the problem's own loss. If a number is returned,
-        the problem's loss must be a `Moreau` object, whose `strength` it replaces. The noise does not depend on b.
+        (b/2)·‖w − v‖². A smaller b gives a smoother envelope. None, the default, keeps the problem's own loss. If a
+        number is returned, the problem's loss must be a `Moreau` object. The number replaces its `strength`. The noise
+        does not depend on b, because the gradients of all these envelopes have the same norm bound.
 
         Args:
             server: the server's state before the round.
@@ -346,9 +348,9 @@ class Algorithm(Part):
 
         Args:
             server: the server's state before the round.
-            read: the mean of the round's messages with noise, a pytree like the parameters. If `reads` is not `Mean()`,
-                it is another value, such as the noisy running sum of the means for `Sum()`. If `message` returns
-                `per_record(function, …)`, it is an array of the shape that this function returns.
+            read: the noisy mean of the round's messages, a pytree like the parameters. If `reads` is not `Mean()`, the
+                server reads another value, such as the noisy running sum of these means for `Sum()`. If `message`
+                returns `per_record(function, …)`, `read` is an array of the shape that this function returns.
             at: public facts of the round, such as the step size `at.step` and the projection `at.project`.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")
@@ -365,9 +367,9 @@ class Algorithm(Part):
         """Raise Refusal if the algorithm cannot run for this number of rounds. Default: any number is allowed."""
 
     def planned(self, rounds: int, step: float) -> Any:
-        """Return a copy in which values are set that depend on the number of rounds or the step size.
+        """Return a copy with all values that depend on the number of rounds or the step size.
 
-        An example is a schedule of weights. By default, the algorithm is returned unchanged.
+        An example of such a value is a schedule of weights. By default, the algorithm is returned unchanged.
         """
         return self
 

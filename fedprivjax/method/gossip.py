@@ -54,10 +54,9 @@ class Gossip(Algorithm):
     round. The reported result is the mean of the machines' parameters.
 
     Attributes:
-        steps: algorithm of each machine's steps, such as `GradientSteps()`. Every machine holds its own copy of
-            the state that the algorithm's server would have elsewhere, and all floating-point numbers of this state are
-            averaged with the neighbours'. The algorithm must read means of messages (`reads = Mean()`), not sums over
-            rounds.
+        steps: algorithm of each machine's steps, such as `GradientSteps()`. Every machine holds a server state of this
+            algorithm, and runs `serve` on its own messages. All floating-point numbers of the state are averaged with
+            those of the neighbours. The algorithm must read means of messages (`reads = Mean()`), not sums over rounds.
         mixing: rule for the weights W (`Mixing`): a graph, a networkx graph, a matrix W, or a list. Graphs are "ring",
             "complete", `Torus(rows, columns)` and `RandomRings(rings, seed)`. With a list, the rounds use its entries
             in turn. `Matchings(rounds, seed)` stands for a list of random matchings.

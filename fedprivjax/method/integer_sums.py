@@ -68,7 +68,7 @@ class PublicState(NamedTuple):
 @final
 @struct.dataclass(kw_only=True)
 class IntegerSums(WorkPrivacy):
-    """Integer noise that machines add to sums under secure aggregation; protects all records of a machine.
+    """Integer noise that machines add to messages under secure aggregation; protects all records of a machine.
 
     In a round, every machine clips its update, and rotates it by a public random rotation, which spreads it over all
     coordinates. It multiplies the result by a public number (`scale`), and rounds each coordinate at random to one of

@@ -18,7 +18,8 @@ class Work(NamedTuple):
     Attributes:
         step: step size of the local steps: the protocol's `step_size` times its factor `step_scale`.
         planned: largest number of local steps of any machine in a round, the same in all rounds.
-        taken: number of steps that this machine takes in the round, but 1 if it takes none, since it is a divisor.
+        taken: number of steps that this machine takes in the round. A machine without steps has 1 instead of 0, so that
+            messages can be divided by this number.
         project: function that projects parameters onto the constraint set.
     """
 
@@ -98,9 +99,9 @@ class LocalAlgorithm(Part):
         return server
 
     def own(self, public: Public) -> Any:
-        """Return the state of a machine before it first takes part. The machine keeps its state between rounds.
+        """Return the state that a machine keeps between rounds, before it first takes part.
 
-        The default is the empty tuple: machines keep nothing.
+        All machines start with the same state. The default is the empty tuple: machines keep nothing.
         """
         return ()
 
@@ -120,8 +121,8 @@ class LocalAlgorithm(Part):
 
         The formula is written as sums and multiples of `gradient(x)`, which stands for the gradient of the record's
         loss at x. An example is `gradient(x) - gradient(y)`. The mean of the values is the argument `g` of `move`. By
-        default, the formula is the gradient at the machine's current point. In a formula with several gradients, the
-        first must be the one at the current point.
+        default, the formula is the gradient at the machine's current point. If the formula has several gradients, the
+        first must be at the current point, because transcripts and audits read the machine's point from it.
 
         Args:
             carry: the machine's carry, the state of its local steps in this round. By default, it is the current point,
@@ -222,13 +223,14 @@ class LocalAlgorithm(Part):
         """Return the parameters of one machine's own model. Default: `point`, the same for all machines.
 
         Args:
-            point: parameters of the common model: the reported ones for metrics, and those received for local steps.
+            point: parameters of the common model. For metrics, these are the reported parameters, and in local steps
+                the parameters that the machine received.
             own: state that the machine keeps between rounds.
         """
         return point
 
     def planned(self, rounds: int) -> Any:
-        """Return a copy in which values are set that depend on the number of rounds. Default: unchanged."""
+        """Return a copy with all values that depend on the number of rounds. Default: unchanged."""
         return self
 
     def check(self, public: Public) -> None:

@@ -50,7 +50,7 @@ class Minibatch:
         return jnp.sum(self.used)
 
     def gradient(self, w, *, divisor: Any = None, clip: Any = None) -> Any:
-        """Return the mean gradient of the minibatch at w, a pytree like the parameters, or 0 without records.
+        """Return the mean gradient of the minibatch at w, a pytree like the parameters. It is 0 without records.
 
         Args:
             w: point at which the gradients are computed.

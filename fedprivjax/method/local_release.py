@@ -56,9 +56,10 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         trust: "none" or "server". A trusted server adds the noise itself, otherwise the machines add it. Default:
             "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
-        noise: "independent" for fresh noise in every round. Other values correlate a trusted server's noise over
-            rounds, such as "tree" or "toeplitz"; `FedAvg` lists them as `noise_schedule`. With unit = "machine" and
-            trust = "none", a `Pairwise` adds noise that is shared by pairs of machines and cancels in their sum.
+        noise: "independent" for fresh noise in every round. Other values, such as "tree" or "toeplitz", correlate a
+            trusted server's noise over rounds; `FedAvg` lists them as `noise_schedule`. With unit = "machine" and
+            trust = "none", a `Pairwise` adds noise that pairs of machines share. This noise cancels in the sum of all
+            messages.
         encoder: `Encoder` that compresses the machines' messages, or None.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, under the neighbouring relation

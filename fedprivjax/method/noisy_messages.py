@@ -62,23 +62,23 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
             clipped to the bound that the loss or the algorithm states.
         trust: "none" if every machine adds noise to its messages, "server" if a trusted server adds noise to their
             mean.
-        noise: "independent" for fresh noise in every message. Other values depend on what the server reads, the
-            attribute `reads` of the algorithm:
+        noise: "independent" for fresh noise in every message. Other values depend on the attribute `reads` of the
+            algorithm, the value that the server reads:
 
             * `Sum()`, a running sum: each message also subtracts the noise of the machine's previous message, so that
-              noise does not accumulate. The value says how the noise variance differs between a machine's messages.
-              "uniform": it is the same for all. "proportional": it is proportional to k for the k-th message.
-              "gap": it is inversely proportional to the number of rounds until the machine's next message. A list holds
-              the standard deviations of the first, second, … message, of which only the ratios matter. Instead, a
-              `SumFactor` such as `Toeplitz()` correlates the noise over the messages by a matrix.
-            * `Mean()`: a `Pairwise`, with which pairs of machines also share noise. One adds it to its message, and the
-              other subtracts it.
+              noise does not accumulate. The value sets the noise variance of a machine's messages. "uniform": all
+              messages have the same variance. "proportional": the k-th message has a variance proportional to k.
+              "gap": the variance is inversely proportional to the number of rounds until the machine's next message. A
+              list holds the standard deviations of the first, second, … message. Only their ratios matter. Instead of
+              this, a `SumFactor` such as `Toeplitz()` correlates the noise over the messages by a matrix.
+            * `Mean()`: a `Pairwise`. Pairs of machines then also share noise: one machine adds it to its message, and
+              the other subtracts it.
             * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The
               noises of a machine's messages are independent.
-        relative_privacy: one number for each machine, to which its μ is proportional. The machine with the largest
-            number gets the target μ. None gives all machines the target μ. It needs trust = "none", because a trusted
-            server adds one noise for all machines.
-        batch: K, number of records that a machine uses in a round, none of which was used before. The machine sends the
+        relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
+            the target μ. None gives all machines the target μ. It needs trust = "none", because a trusted server adds
+            one noise for all machines.
+        batch: K, number of records that a machine uses in a round. None of them was used before. The machine sends the
             mean of these records' messages, each clipped to norm C.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
@@ -141,8 +141,8 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
             inputs: the round's participants and their records.
             noise: noise of the mean or of the running sum, [d], or None in a run without noise.
             memory: this object's state before the round.
-            limits: `limits.reads` is what the server reads of the messages, such as `Mean()`. `limits.bound` is the
-                bound on a message's norm that the loss or the algorithm states, or None.
+            limits: `limits.reads` is the value that the server reads, such as `Mean()` for the mean of messages.
+                `limits.bound` is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, which is not used here.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -207,7 +207,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         """Return the description of the noise: its size and correlation in the messages, and its sampler.
 
         Args:
-            reads: what the server reads of the messages, the attribute `reads` of the algorithm.
+            reads: value that the server reads, the attribute `reads` of the algorithm.
 
         Raises:
             Refusal: if no theorem covers this noise together with `reads`.

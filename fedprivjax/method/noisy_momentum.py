@@ -44,21 +44,23 @@ class NoisyMomentum(MomentumPrivacy):
         factor: correlation of the noise over rounds:
 
             * "tree": a binary tree, whose nodes are intervals of rounds. Each node has independent noise of standard
-              deviation `noise_std`. The noise of m_t is a discounted sum of the noises of about log₂ t nodes, which
-              together cover the rounds 1 to t.
+              deviation `noise_std`. The rounds 1 to t are covered by at most 1 + log₂ t nodes. The noise of m_t is a
+              discounted sum of the noises of these nodes.
             * {"tree": r}: the same, with a new tree after every r rounds.
-            * "sensitivity tree": a tree in which the noise of a node is proportional to the largest change of the
-              node's sum if one record is replaced, for records that are used once in every epoch, always in the same
-              order. Nodes of at most one epoch have noise of standard deviation `noise_std`.
+            * "sensitivity tree": a tree whose nodes have unequal noise. The noise of a node is proportional to the
+              largest change of the node's sum if one record is replaced. This change is computed as if every record
+              were used once per epoch, always in the same order. Nodes of at most one epoch have noise of standard
+              deviation `noise_std`.
             * "independent": fresh noise of standard deviation `noise_std` on every α·s_t.
             * a `Factor` object: any other correlation.
-        batch: K, number of a machine's records in a round. It must divide the number of its records.
+        batch: K, number of a machine's records in a round: one number for all machines, or one for each. It must divide
+            the machine's number of records.
         sampler: "cyclic" for the same public order of records in every epoch, or "reshuffled" for a new public order.
-        noise_rule: "accountant" for the smallest noise for the rounds in which records are used, or "paper" for Theorem
-            4 of Tran & Cutkosky 2022.
+        noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
+            is used. "paper" is the noise of Theorem 4 of Tran & Cutkosky 2022.
         trust: "server" for one noise on the mean, or "none" for separate noise of every machine.
-        relative_privacy: relative μ of the machines in any unit, one number each, for trust = "none" only. The largest
-            corresponds to the target. Default: equal μ.
+        relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
+            proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
         epoch: number of rounds of one epoch; set by calibration.
 
     **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. For the factor

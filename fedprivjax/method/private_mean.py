@@ -180,7 +180,7 @@ def round_noise(protocol: Any, problem: Problem, plan: Plan) -> float:
 class GaussianMean(PrivateMean):
     """Gaussian noise on messages of users (machines with one record each); protects the record.
 
-    Let σ be `noise_std`, and b the number of users in a full round.
+    Let σ be `noise_std`, and b the largest number of users in a round.
 
     * With trust "none", every message has noise N(0, σ²·I).
     * With trust "server", the sum of a round's messages has noise N(0, b·σ²·I).
@@ -193,10 +193,11 @@ class GaussianMean(PrivateMean):
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
             clipped to the bound that the loss or the algorithm states.
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
-        relative_privacy: relative ε of the users in any unit, one number each. The largest corresponds to the target.
-            Default: equal ε. It needs trust = "none".
-        noises: each user's noise divided by the largest noise, which is σ. None if all users have the same ε. Set by
-            calibration.
+        relative_privacy: one number for each user, proportional to its ε. The user with the largest number has the
+            target ε. None gives all users the target ε. It needs trust = "none", because in the other trust models one
+            noise protects all users of a round.
+        noises: standard deviation of each user's noise divided by σ. The user with the most noise has 1. None if all
+            users have the same ε. Set by calibration.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. It holds for any
     algorithm whose `reads` is `Mean()`.
@@ -276,7 +277,7 @@ class GaussianMean(PrivateMean):
     def hiding(self, plan: Plan) -> Any:
         """Standard deviation of the noise that protects one record in one round, divided by σ = `noise_std`.
 
-        Let b be the number of users in a full round. The value depends on the attribute `trust`:
+        Let b be the largest number of users in a round. The value depends on the attribute `trust`:
 
         * "server": √b, because the sum of the messages has noise of variance b·σ².
         * "pan-private": √(b/2). An intruder may read the server's memory once in the run. In every round, half of the

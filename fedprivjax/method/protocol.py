@@ -213,7 +213,10 @@ class Protocol(Decorated):
 
     @property
     def minibatches(self) -> Sampler | None:
-        """Sampler of the records of a message, or None if each message uses one record, never used before."""
+        """Sampler of the records of a message. None if each message uses one record, in the run's `order` of records.
+
+        With the default order, no record is used twice.
+        """
         return self.privacy.minibatches
 
     # ---- noise
@@ -222,8 +225,9 @@ class Protocol(Decorated):
         """Return the mechanism that samples the run's noise, before it is scaled by `noise_std`.
 
         A sweep samples the noise once per seed. All its configurations, such as several clips or values of ε, use the
-        same sample and scale it. The mechanism must therefore not depend on the settings that are swept. Only for
-        targets named in `privacy.noise_follows`, a sweep samples the noise separately for each value.
+        same sample and scale it. The mechanism must therefore not depend on the settings that are swept. The targets
+        that `privacy.noise_follows` names, such as "epsilon", are the exception: a sweep over one of them samples the
+        noise separately for each value of the target.
 
         Args:
             problem: the optimisation problem.

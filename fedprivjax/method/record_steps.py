@@ -29,7 +29,7 @@ EVERY_STEP = "every local step released (post-processing)"
 @final
 @struct.dataclass(kw_only=True)
 class NoisyRecordSteps(OwnRecords, WorkPrivacy):
-    """Gaussian noise in local steps on single records; protects one record of one machine without a trusted server.
+    """Gaussian noise in local steps of one record each; protects one record of a machine without a trusted server.
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the guarantee of
@@ -39,8 +39,8 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
             whole run. A custom `Sampler` must be public, and repeat records or use none twice.
-        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. It
-            counts every local step as a release of one record, so R·K releases in R rounds.
+        noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. Every
+            local step counts as a release of one record. A machine therefore has R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
         relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has

@@ -40,11 +40,11 @@ class Released(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the server reads of the messages, and the bound on the norm of a record's message.
+    """Value that the server reads, and the bound on the norm of a record's message.
 
     Attributes:
-        reads: what the server reads: `Mean()` for the mean of a round's messages, `Sum()` for the running sum of these
-            means over rounds, or `Momentum(alpha)` or `Growing()`.
+        reads: value that the server reads: `Mean()` for the mean of a round's messages, `Sum()` for the running sum of
+            these means over rounds, or `Momentum(alpha)` or `Growing()`.
         bound: bound to which messages are clipped in private runs without a `clip`, or None.
     """
 
@@ -58,8 +58,8 @@ class RunFacts(NamedTuple):
     Attributes:
         problem: the optimisation problem.
         plan: plan of the run: who takes part in each round, and which records each message uses.
-        reads: what the server reads: `Mean()` for the mean of a round's messages, `Sum()` for the running sum of these
-            means over rounds, or `Momentum(alpha)` or `Growing()`.
+        reads: value that the server reads: `Mean()` for the mean of a round's messages, `Sum()` for the running sum of
+            these means over rounds, or `Momentum(alpha)` or `Growing()`.
         bound: enforced bound on the norm of a record's message, with its assumptions.
         plain: True if a message is the gradient at one point.
         epsilon: target ε of each machine if they differ, else None. They determine how the machines' noises differ.
@@ -88,17 +88,18 @@ class Privacy(Part):
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
-        noise_follows: () by default. A sweep over privacy targets then samples the noise once, and multiplies it by the
-            `noise_std` of each target. A subclass sets ("mu", "epsilon") if the result of `mechanism` depends on the
-            target in another way, for example because machines' noises have ratios that depend on ε. A sweep then
-            samples the noise for each target.
+        noise_follows: names of the privacy targets on which the result of `mechanism` depends. With (), the default, a
+            sweep over privacy targets samples the noise once, and multiplies it by the `noise_std` of each target. A
+            subclass sets ("mu", "epsilon") if this is not enough, for example because the ratios of machines' noises
+            depend on ε. A sweep then samples the noise for each target.
         weighs_machines: True if different weights of machines are taken into account, in messages and in `event`.
-        shares_noise: True if machines also share noise with each other. `event` does not count this noise, but
-            `sent_noise` does.
+        shares_noise: True if machines also share noise with each other. The function `event` does not count this noise,
+            but the function `sent_noise` does.
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
         for_machines: the only number of machines for which the object is defined, such as the size of a graph. None
             allows any number.
-        default_adversary: adversary of a protocol that names none. None is the adversary of the trust model.
+        default_adversary: adversary of a protocol without the setting `adversary`. None is the adversary of the trust
+            model.
     """
 
     kind, decorator = "privacy object", PYTREE
@@ -203,12 +204,13 @@ class Privacy(Part):
 
 
 class MessagePrivacy(Privacy):
-    """Base class of privacy objects for messages of records. They clip messages, add noise, and account for both.
+    """Base class of privacy objects for messages of records. They clip messages, add noise, and state the privacy.
 
-    A custom one is a `flax.struct.dataclass` that defines `event`, which says what is released and with which noise,
-    and `mechanism`, which samples the noise. By default, every record's message is clipped to `clip`, and the server
-    reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object that releases
-    something else also defines `release` and `messages`. The package's own privacy objects cannot be subclassed.
+    A custom privacy object is a `flax.struct.dataclass` that defines `event`, which says what is released and with
+    which noise, and `mechanism`, which samples the noise. By default, every record's message is clipped to `clip`, and
+    the server reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object that
+    releases something else also defines `release` and `messages`. The package's own privacy objects cannot be
+    subclassed.
 
     Attributes:
         clip: bound on the L2 norm of every record's message, enforced by clipping. None uses the bound that the loss or
@@ -229,18 +231,19 @@ class MessagePrivacy(Privacy):
     def minibatches(self) -> Sampler | None:
         """Sampler of the records of a message.
 
-        None, the default, means that each message uses one record that was not used before.
+        None, the default, means that each message uses one record, in the run's `order` of records. With the default
+        order, no record is used twice.
         """
         return None
 
     def memory(self, start: Any, reads: Reads) -> Any:
-        """Return the first value of the state that this object carries from round to round. Default: (), no state.
+        """Return the initial state that this object keeps between rounds. Default: (), no state.
 
-        An example of such a state is a running sum without noise. No algorithm sees it.
+        An example of such a state is a running sum without noise. No algorithm sees the state.
 
         Args:
             start: a pytree shaped like a message, such as the initial parameters.
-            reads: what the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
+            reads: value that the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
                 running sum of these means over rounds.
 
         Raises:
@@ -262,8 +265,8 @@ class MessagePrivacy(Privacy):
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, or None in a run without noise.
             memory: this object's state before the round.
-            limits: `limits.reads` is what the server reads, such as `Mean()` for the mean of messages. `limits.bound`
-                is the bound on a message's norm that the loss or the algorithm states, or None.
+            limits: `limits.reads` is the value that the server reads, such as `Mean()` for the mean of messages.
+                `limits.bound` is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -273,8 +276,8 @@ class MessagePrivacy(Privacy):
     def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
         """Return the noisy mean of a round's messages as the server reads it, and clipping metrics by name.
 
-        By default, it is the sum that the function `total` returns, divided by the number that the function `divisor`
-        returns, plus the noise.
+        By default, the noisy mean is the sum that the function `total` returns, divided by the number that the function
+        `divisor` returns, plus the noise.
 
         Args:
             problem: the optimisation problem.
@@ -337,8 +340,8 @@ class MessagePrivacy(Privacy):
             inputs: the round's participants and their records.
             noise: the round's noise, or None in a run without noise. It is not added. By default, it only matters if
                 `clip` is None: messages are then clipped to `limits.bound` in a run with noise, otherwise not at all.
-            limits: `limits.reads` is what the server reads, such as `Mean()` for the mean of messages. `limits.bound`
-                is the bound on a message's norm that the loss or the algorithm states, or None.
+            limits: `limits.reads` is the value that the server reads, such as `Mean()` for the mean of messages.
+                `limits.bound` is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -376,7 +379,7 @@ class MessagePrivacy(Privacy):
             state: state of the noise before the round.
             drawn: the mechanism's sample for the round.
             noise_std: calibrated noise of the run.
-            reads: what the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
+            reads: value that the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
                 running sum of these means over rounds.
             host_noise: the round's part of noise that was sampled on the host before the run, or None.
         """
@@ -390,7 +393,7 @@ class MessagePrivacy(Privacy):
 
         Args:
             own_noise: noise that the mechanism sampled separately for each participant, [per_round, d].
-            reads: what the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
+            reads: value that the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
                 running sum of these means over rounds.
         """
         return own_noise
@@ -423,7 +426,7 @@ class MessagePrivacy(Privacy):
     def host_noise(self, plan: Plan, dimension: int, seed: int) -> Any:
         """Return noise that is sampled on the host before a run, a pytree with leaves [rounds, ...].
 
-        This method returns None: all noise is then sampled on the device. A subclass may override it.
+        By default, the result is None, and all noise is sampled on the device.
 
         Args:
             plan: plan of the run: who takes part in each round, and which records each message uses.
@@ -440,7 +443,7 @@ class MessagePrivacy(Privacy):
         return 1.0
 
     def view(self, full: FullView) -> View:
-        """Return what the adversary of the trust model sees of a run.
+        """Return the view of a run that the adversary of the trust model has.
 
         Args:
             full: everything that the run releases or stores.
@@ -458,9 +461,9 @@ class MessagePrivacy(Privacy):
         return plain
 
     def vectors_in_memory(self, problem: Problem, size: Size) -> int:
-        """Return how many vectors of d numbers (one per parameter) this object holds in memory at once.
+        """Return the number of vectors of d numbers (one per parameter) that this object holds in memory at once.
 
-        Clipped gradients are not counted. The number decides into how many chunks computations are divided. Default: 0.
+        Clipped gradients are not counted. Computations are divided into chunks according to this number. Default: 0.
         """
         return 0
 

@@ -49,7 +49,7 @@ class RoundInputs(NamedTuple):
         samples: indices of the records in each slot: [per_round] for one record each, [per_round, width] for
             minibatches.
         machine: index of the machine in each slot, [per_round].
-        participation: how many messages the machine in each slot has sent, this round's included; [per_round].
+        participation: number of messages that the machine in each slot has sent, with that of this round; [per_round].
         weights: weight of each record, [per_round, width], 0 for padding. None if each slot has one record of weight 1.
         present: 1 for slots with a participant, 0 for empty slots, [per_round]. None if no slot is empty.
         expected: expected number of participants of a round, if this number varies. None if it is fixed.
@@ -86,9 +86,9 @@ class RoundInputs(NamedTuple):
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None) -> tuple[Any, dict]:
     """Return the weighted sum of the messages of all records in a round, each first clipped to norm `bound` if given.
 
-    For a linear predictor, the sum is one matrix product. For other models without a clip, it is one gradient of the
-    weighted sum of the losses. With a clip, records' messages are computed in chunks. If a run is divided over several
-    devices, each device sums its part of the participants.
+    For a linear predictor, the sum is one matrix product. For other models without a clip, it is computed from
+    gradients of the weighted sum of the losses, one for each point. With a clip, records' messages are computed in
+    chunks. If a run is divided over several devices, each device sums its part of the participants.
 
     Args:
         problem: the optimisation problem.
@@ -146,7 +146,7 @@ def _sum_and_info(vectors: Outer | Dense, weights, bound) -> tuple[Any, dict]:
 
 
 def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None):
-    """Return each participant's message, the weighted sum over its records, as leaves [per_round, ...].
+    """Return each participant's message, the weighted sum of its records' messages; leaves [per_round, ...].
 
     Args:
         problem: the optimisation problem.
@@ -168,7 +168,7 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
 
 
 def message_of(problem: Problem, machine: Machine, examples, weights, bound: Any = None):
-    """Return one participant's message: the weighted sum over its records, each clipped if a bound is given."""
+    """Return one participant's message: the weighted sum of its records' messages, each clipped if a bound is given."""
     return weighted(bounded_messages(problem, machine, examples, bound), weights).total()
 
 

@@ -29,16 +29,17 @@ if TYPE_CHECKING:
 class ServerOptimizer:
     """An optax optimiser for server or local steps, whose real-valued settings can be swept without recompiling.
 
-    If it is the setting `server` of a protocol, its number b1 is swept as `over={"server.b1": [0.5, 0.9]}`. For the
-    optimiser of local steps, the name is "local.b1".
+    A sweep names a number of the optimiser after the protocol's setting that holds the optimiser. For the setting
+    `server`, the number b1 of `optax.adam` is swept by `over={"server.b1": [0.5, 0.9]}`. For the optimiser of local
+    steps, the setting `local`, the name is "local.b1".
 
-    How the protocol's step size enters depends on the factory:
+    The protocol's step size enters according to the factory:
 
     * An optimiser with an argument `learning_rate` receives the step size as its learning rate.
     * A schedule returns factors by which the step size is multiplied.
     * Any other factory returns directions, which are multiplied by minus the step size.
-    * A transformation that is already made, such as `optax.adam(0.1)`, has its own learning rate and no numbers to
-      sweep. Its updates are multiplied by the protocol's step size, which then is 1 by default.
+    * A transformation in place of a factory, such as `optax.adam(0.1)`, has its own learning rate and no numbers to
+      sweep. Its updates are multiplied by the protocol's step size. The default step size is 1 in this case.
 
     Changing a static setting recompiles. Static settings are integers, flags, names, and numbers that decide a branch
     of an optax schedule.
@@ -49,12 +50,12 @@ class ServerOptimizer:
         settings: settings of the factory by name. Real numbers are traced by jax, so the factory must not branch on
             them.
 
-    **Privacy**: at the server, post-processing of noisy aggregates. At a machine, the message is clipped and noised as
-    without an optimiser. Guarantees do not change.
+    **Privacy**: an optimiser does not change guarantees. At the server, it post-processes noisy aggregates. At a
+    machine, clipping and noise are applied as without an optimiser.
 
     Raises:
-        Refusal: if the factory has no such setting (the error suggests the nearest name), or `factory` is not a
-            factory.
+        Refusal: if the factory does not have one of the settings (the error suggests the nearest name), or `factory` is
+            neither a factory nor a transformation.
 
     >>> import optax
     >>> ServerOptimizer("adam", b1=0.8), ServerOptimizer(optax.sgd, momentum=0.9, nesterov=True)

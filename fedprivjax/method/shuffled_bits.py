@@ -59,14 +59,17 @@ class BitMean(PrivateMean):
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
             clipped to the bound that the loss or the algorithm states.
-        levels: g, number of steps into which the range of a coordinate is divided, for rounding. Default: ⌈max(2√n,
+        levels: g, number of steps into which the range of a coordinate is divided for rounding. Default: ⌈max(2√n,
             16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
-        rounding: bound on how rounding enlarges the difference of two neighbouring records: "averaged", "coupled" or
-            "independent". "averaged" is the tightest and averages over the random rounding. "coupled" adds √d levels to
-            the norm of the difference, "independent" adds 2√d.
+        rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε. Let Δ be the L2
+            norm, in steps, of the change of a user's vector if its record is replaced. Before rounding, Δ is at most g.
+            After rounding, "coupled" bounds Δ by g + √d, and "independent" by g + 2√d. "averaged" averages over the
+            random rounding. If d ≤ 4g², the resulting ε is about that of Δ = √(g² + d/4). All three are valid, and
+            "averaged" gives the smallest ε.
         accounting: "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with the same variance (an
             approximation without proof), or "paper" for the paper's claim.
-        honest: fraction of a round's users who are assumed to add their noise bits. The guarantee relies on them only.
+        honest: fraction of a round's users who are assumed to add their noise bits. The guarantee counts the noise of
+            these users only.
         vector_sum: the private sum with its numbers of levels and noise bits; set by calibration.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against an adversary who sees a round's bits without their senders.
@@ -153,8 +156,8 @@ class BitMean(PrivateMean):
             message: message of one record.
             inputs: the round's participants and their records.
             noise: the round's noise bits, or None in a run without noise.
-            limits: `limits.reads` is what the server reads, such as `Mean()` for the mean of messages. `limits.bound`
-                is the bound on a message's norm that the loss or the algorithm states, or None.
+            limits: `limits.reads` is the value that the server reads, such as `Mean()` for the mean of messages.
+                `limits.bound` is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for the random rounding.
         """
         bound = self.enforced(limits, private=noise is not None)
@@ -180,7 +183,7 @@ class BitMean(PrivateMean):
             state: returned unchanged.
             drawn: the mechanism's sample for the round.
             noise_std: calibrated noise σ.
-            reads: what the server reads, always `Mean()`: the mean of the round's messages.
+            reads: value that the server reads, always `Mean()`: the mean of the round's messages.
             host_noise: the round's binomial noise if it was sampled on the host before the run, otherwise None.
         """
         return state, drawn.noise(noise_std, self.vector_sum, host_noise)

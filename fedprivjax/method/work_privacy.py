@@ -57,9 +57,9 @@ class WorkFacts(NamedTuple):
 class WorkPrivacy(Privacy):
     """Base class of privacy objects of methods with local steps.
 
-    A custom one is a `flax.struct.dataclass` that defines `event`, which says what is released and with which noise,
-    and `mechanism`, which samples the noise. For noise in local steps, it also defines `step_noise`, which returns the
-    noise of one step. For noise in messages or in their mean, it overrides some of these functions:
+    A custom privacy object is a `flax.struct.dataclass` that defines `event`, which says what is released and with
+    which noise, and `mechanism`, which samples the noise. For noise in local steps, it also defines `step_noise`, which
+    returns the noise of one step. For noise in messages or in their mean, it overrides some of these functions:
 
     * At a machine, `bounded` clips the whole message, `sent` adds noise to it, and `encoded` compresses it. By default,
       they leave the message unchanged.
@@ -262,14 +262,14 @@ class WorkPrivacy(Privacy):
     def reduced(self, messages: Any) -> Any:
         """Return messages, or sums of them, as an adversary sees them. Default: unchanged.
 
-        An example is a sum modulo a power of 2 under secure aggregation.
+        For example, secure aggregation shows only sums modulo a power of 2.
         """
         return messages
 
     def decoded(self, messages: Any) -> Any:
         """Return the messages of a run in units of the parameters, [rounds, per_round, coordinates].
 
-        Default: unchanged. It differs if messages are, for example, integers.
+        Default: unchanged. A subclass overrides this function if messages have other units, such as integers.
         """
         return messages
 
@@ -286,7 +286,7 @@ class WorkPrivacy(Privacy):
         return self.adaptive
 
     def server_noise(self, plan: Plan) -> float:
-        """Return a trusted server's noise in the first round, divided by `noise_std`: a standard deviation."""
+        """Return the standard deviation of a trusted server's noise in the first round, in units of `noise_std`."""
         factor = round_factor(self.noise)
         return 1.0 if factor is None else factor.first_std(plan.schedule)
 
@@ -315,7 +315,7 @@ class WorkPrivacy(Privacy):
     def host_noise(self, plan: Plan, dimension: int, seed: int, noise_std: float) -> Any:
         """Return noise that is sampled on the host before a run, a pytree with leaves [rounds, ...].
 
-        The default None samples all noise on the device.
+        By default, the result is None, and all noise is sampled on the device.
 
         Args:
             plan: plan of the run: who takes part in each round, and which records each message uses.
@@ -343,7 +343,8 @@ class WorkPrivacy(Privacy):
     def encoded_norm(self, dimension: int) -> float | None:
         """Return the bound to which the server clips encoded messages before it adds noise. Default: None.
 
-        None does not clip them. A finite bound is needed with a trusted server, whose noise is calibrated to it.
+        With None, encoded messages are not clipped. A trusted server needs a finite bound, because its noise is
+        calibrated to this bound.
 
         Args:
             dimension: number of coordinates of a machine's message.
@@ -371,7 +372,7 @@ class WorkPrivacy(Privacy):
         return 0.0
 
     def message_bits(self, dimension: int) -> float:
-        """Return the number of bits of one message: those of the encoder, or else 32 per coordinate.
+        """Return the number of bits of one message: the encoder's `bits`, or 32 per coordinate without an encoder.
 
         Args:
             dimension: number of coordinates of the message.

@@ -55,15 +55,15 @@ def theory_rounds(protocol: Any, s: Setting, problem: Problem) -> int:
 def one_pass_rounds(s: Setting, batch: int = 1) -> tuple[int, str]:
     """Return the number of rounds of a run that uses every record at most once, and a note.
 
-    It is the setting's `rounds`, or by default the rounds of one whole pass. A comparison limits the number of uses of
-    records. If this limit reduces the number of rounds, the note says so, otherwise it is "".
+    The number of rounds is the setting's `rounds`, by default that of one whole pass. A comparison limits the number
+    of uses of records. If this limit reduces the number of rounds, the note says so. Otherwise, the note is "".
 
     Args:
         s: setting of the method comparison.
         batch: number of records of a message.
 
     Raises:
-        Refusal: if the setting has more rounds than one pass, or machines have fewer records than a message.
+        Refusal: if the setting's `rounds` exceed one pass, or a message has more records than a machine.
     """
     if batch > s.samples:
         raise Refusal(f"batch must be at most samples ({s.samples}), got {batch}")

@@ -81,8 +81,8 @@ class Bound:
 
     Attributes:
         kind: kind of bound, a key of `fedprivjax.method.planning.uses.KINDS`, such as "explicit".
-        of: bounded quantity: excess "population" loss, excess "training" loss, or norm of the "gradient" of the
-            training loss.
+        of: bounded quantity: "population" for the excess population loss, "training" for the excess training loss, or
+            "gradient" for the norm of the gradient of the training loss.
         theorem: theorem that proves the bound. If there is no bound, the reason.
         terms: value of each term, by its name in `fedprivjax.method.planning.uses.TERMS`. Empty if there is no bound.
     """
