@@ -67,7 +67,7 @@ class DatasetInfo(NamedTuple):
         loader: function that returns the dataset.
         help: one line of text for lists of datasets.
         records_of: name of the real data from which the records come, "files" for files of the user, or empty for
-            synthetic data. Two datasets with the same `records_of` may share records.
+            synthetic data. Two real datasets with the same `records_of` may share records.
     """
 
     loader: Callable[..., Dataset | Stream]

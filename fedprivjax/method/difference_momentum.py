@@ -56,8 +56,9 @@ class ReducedMomentum(MomentumPrivacy):
     """Noise of reduced sensitivity on the momentum of gradients in cyclic epochs, which protects one record.
 
     Attributes:
-        length: largest way between the points of two rounds, besides rounding.
-        slack: what is allowed in addition, for rounding and the way from the start into the set; set by calibration.
+        length: largest distance between the points of two consecutive rounds, without `slack`.
+        slack: allowance for rounding errors and for the distance from the start to the constraint set, which is added
+            to `length`; set by calibration.
         clip, batch, noise_rule, trust, relative_privacy, reset_rate, allocation: as in `ReducedTreeMomentum`.
         stds: noise of each group divided by σ; set by calibration, like `epoch`.
 

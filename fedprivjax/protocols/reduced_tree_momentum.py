@@ -105,7 +105,8 @@ class ReducedTreeMomentum(MomentumProtocol):
             model `trust`.
         stds: noise of the nodes divided by σ, for each of five groups of nodes with equal noise; set by `calibrate`.
         epoch: N; set by `calibrate`.
-        slack: allowance for rounding errors, which is added to bounds on distances between points; set by `calibrate`.
+        slack: allowance for rounding errors and for the distance from the start to the constraint set. It is added to
+            bounds on the distance between two points; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record, with μ² = Σ (s/τ)² for the worst record. The sum is over all nodes of
     the three trees. τ is the standard deviation of a node's noise. s bounds the change of the node by the record: it is

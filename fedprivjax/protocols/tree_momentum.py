@@ -62,9 +62,10 @@ class TreeMomentum(MomentumProtocol):
             of at most N rounds.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). If gradients are clipped to C <
-            G, for the Lipschitz constant G, the default is a rule of thumb without a theorem: min(D, 2·√d·G/L)/√(N·T),
-            or D/√(N·T) if G or L is unknown. Here D is the assumed distance to the optimum (`problem.travel`), d the
-            number of parameters, and L the smoothness. If D is infinite, the rule is not used.
+            G, for the Lipschitz constant G, the default is a rule of thumb without a theorem. It is min(D,
+            2·√d·G/L)/√(N·T), or D/√(N·T) if G or L is unknown. Here D is the assumed distance to the optimum
+            (`problem.travel`), d the number of parameters, and L the smoothness. If D is infinite, the rule is not
+            used.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz

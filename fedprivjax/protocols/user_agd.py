@@ -138,10 +138,10 @@ class UserAGD(UserSettings):
             Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting =
             "paper".
         rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε, for trust =
-            "shuffler". Let Δ be the L2 norm, in steps, of the change of a user's vector if its record is replaced.
-            Before rounding, Δ is at most g. After rounding, "coupled" bounds Δ by g + √d, and "independent" by g + 2√d.
-            "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε is about that of Δ = √(g² + d/4).
-            All three are valid, and "averaged" gives the smallest ε.
+            "shuffler". Let Δ be the L2 distance, in steps, by which a user's vector changes if the user's record is
+            replaced. Before rounding, Δ is at most g. After rounding, "coupled" bounds Δ by g + √d, and "independent"
+            by g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε is about that of Δ =
+            √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee

@@ -315,9 +315,9 @@ def check_protocol(
         problem: a problem with enough examples for the rounds. If the protocol does not clip, the constants of the
             problem must give a finite sensitivity. The test takes less than a minute for hundreds of examples, and a
             minute or two for thousands.
-        participation: participation scheme. With None, the machines are those of the problem's partition, or four if it
-            has none. A random half of them takes part in each round, or all machines if the privacy object is defined
-            for a fixed number of machines.
+        participation: participation scheme. None is a random half of the machines in each round. The machines are those
+            of the problem's partition, or four if it has none. However, if the privacy object is defined for a fixed
+            number of machines, None is this many machines, all in every round.
         rounds: number of rounds, rounded down to a multiple of four.
         properties: names of the properties to test, keys of `testing.contract.PROPERTIES`. None is all.
         progress: True displays the progress, False does not. A callable is called with (finished properties, all

@@ -142,10 +142,10 @@ class BinomialSums(RecordAccountant):
         users: n, number of users in one sum who follow the protocol.
         dimension: d, number of coordinates of a vector.
         levels: g, number of steps into which the range of a coordinate is divided, for rounding.
-        rounding: bound on the effect of random rounding on ε. Let Δ be the L2 norm, in steps, of the change of a user's
-            vector if its record is replaced. Before rounding, Δ is at most g. After rounding, "coupled" bounds Δ by g +
-            √d, and "independent" by g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε
-            is about that of Δ = √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
+        rounding: bound on the effect of random rounding on ε. Let Δ be the L2 distance, in steps, by which a user's
+            vector changes if the user's record is replaced. Before rounding, Δ is at most g. After rounding, "coupled"
+            bounds Δ by g + √d, and "independent" by g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g²,
+            the resulting ε is about that of Δ = √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
         accounting: "exact" for a proved upper bound on ε. "gaussian-limit" for the ε of Gaussian noise with the same
             variance, an approximation without proof. "paper" for the ε claimed by Cheu et al. 2022.
     """
