@@ -49,8 +49,9 @@ class Stated:
 def require_restated(*objects: Any) -> None:
     """Raise Refusal if the class of an object, or of an object in its fields, inherits a statement and changes more.
 
-    Classes of the package are exempt. Custom ones without a `stated` are skipped. Settings are checked again by the
-    class that makes the statement, because a subclass may leave its `__post_init__` out.
+    Classes of the package are exempt. Custom ones without a `stated` are skipped. The equality of the others must
+    compare all fields, because results are cached by it. Settings are checked again by the class that makes the
+    statement, because a subclass may leave its `__post_init__` out.
     """
     for part in (part for one in objects for part in _with_parts(one)):
         _require_own_value(part)
@@ -61,6 +62,7 @@ def require_restated(*objects: Any) -> None:
         if broken is not None and not _claims_nothing(part):
             raise Refusal(broken)
         _require_functions_of_class(part)
+        _require_compared(type(part))
         _check_settings(part)
 
 
@@ -109,6 +111,20 @@ def _with_parts(value: Any) -> Iterator[Any]:
     if is_dataclass(value) and not isinstance(value, type):
         for one in fields(value):
             yield from _with_parts(getattr(value, one.name, None))
+
+
+@cache
+def _require_compared(cls: type) -> None:
+    """Raise Refusal for a custom dataclass whose equality ignores a field, because results are cached by equality."""
+    owner = next(one for one in cls.__mro__ if "__eq__" in vars(one))
+    if of_package(cls) or owner is object or not is_dataclass(cls):
+        return
+    ignored = [one.name for one in fields(cls) if not one.compare or one.name not in _fields(owner)]
+    if ignored:
+        raise Refusal(
+            f"{ignored[0]} must be compared by the equality of {cls.__name__}, by which guarantees are cached. Remove "
+            f"compare = False and eq = False. In place of an array, use a tuple"
+        )
 
 
 def _require_functions_of_class(value: Any) -> None:

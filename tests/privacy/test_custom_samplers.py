@@ -1,6 +1,6 @@
 """Bounds of custom samplers that state their distribution truly, against the δ that explicit datasets attain."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -143,3 +143,32 @@ def test_the_guarantee_of_a_run_is_that_of_its_sampler():
     assert found.epsilon == pytest.approx(
         sampled_epsilon(2.0, SampledReleases(Blocks(5), RECORDS, 20, DELTA)), rel=1e-6
     )
+
+
+@dataclass(frozen=True)
+class Uneven(Sampler):
+    """Independent records of unequal probabilities, which are not compared."""
+
+    batch: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    rates: np.ndarray = field(compare=False)
+    name: ClassVar[str] = "uneven"
+    description: ClassVar[str] = "unequal probabilities"
+    secret: ClassVar[bool] = True
+    independent: ClassVar[bool] = True
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.ones(1), np.array([self.rates.max()]))
+
+
+@dataclass(frozen=True, eq=False)
+class Further(Blocks):
+    """A further field, which the inherited equality does not compare."""
+
+    note: str = ""
+
+
+@pytest.mark.parametrize(("sampler", "name"), [(Uneven(5, np.full(50, 0.1)), "rates"), (Further(5), "note")])
+def test_a_field_that_equality_ignores_is_refused(sampler, name):
+    """The ε of the first of two equal samplers was cached and stated for the second."""
+    with pytest.raises(Refusal, match=rf"^{name} must be compared by the equality of .* In place of an array, use a"):
+        sampled_epsilon(2.0, SampledReleases(sampler, RECORDS, 20, DELTA))
