@@ -204,7 +204,7 @@ def step_size(
             * "gap": the noise variance is inversely proportional to the number of rounds until its next message;
             * "independent": equal noise in all messages, which is never subtracted;
             * a sequence of numbers, in proportion to the noise standard deviations of its first, second, … message. The
-              step is then the step of "uniform".
+              step size is then the step size of "uniform".
         mu: μ, the GDP (Gaussian differential privacy) parameter of every machine, or inf for no privacy.
         machines: M, number of all machines.
         per_round: m, number of machines in a round; M at full participation.
@@ -213,20 +213,21 @@ def step_size(
         diameter: D, diameter of the constraint set.
         increment: S, bound on the norm of an increment (`increment_bound`), the vector that a machine sends without
             noise.
-        smoothness: L, smoothness of one record's loss. It limits the step to 1/(4LT), which keeps steps stable. None
-            omits this limit, as for clipped increments.
+        smoothness: L, smoothness of one record's loss. It limits the step size to 1/(4LT), which keeps the iteration
+            stable. None omits this limit, as for clipped increments.
 
     Returns:
-        The step, broadcast over mu, diameter, increment and smoothness. It depends on the noise schedule.
+        The step size, broadcast over mu, diameter, increment and smoothness. It depends on the noise schedule.
 
         * for "independent": `min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`;
         * for all others: `min{μDm/(2ST√d·c), 1/(4LT)}`. The factor c is 1 with a trusted server and √M without one. For
           "proportional", it is √(1 + ln T) times as large.
 
     Raises:
-        Refusal: if a number is out of range, or if mu is inf and smoothness is None, so that nothing limits the step.
+        Refusal: if a number is out of range, or if mu is inf and smoothness is None, so that nothing limits the step
+        size.
 
-    Source: Reshef & Levy 2024 (both trust models) and 2025 ("proportional"). The steps of "uniform", "gap" and
+    Source: Reshef & Levy 2024 (both trust models) and 2025 ("proportional"). The step sizes of "uniform", "gap" and
     "independent" are derived here by the same rule.
 
     >>> known = {"trust": "none", "mu": 2.0, "diameter": 1.0, "increment": 2.0, "smoothness": None}
@@ -251,17 +252,17 @@ def step_size(
 
 
 def clipped_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike, noise_step: ArrayLike = np.inf) -> Any:
-    """Step of DP-μ²-FL for increments clipped to norm C and unknown smoothness: `1/η² = 1/η_z² + T³·C²/(3D²)`.
+    """Step size η of DP-μ²-FL for clipped increments and unknown smoothness.
 
-    The second term belongs to the step `D/√(Σ_t (tC)²)`, which minimises `anytime_bound` without noise, and the first
-    term to the noise-limited step η_z. For losses that are not convex it is a rule of thumb.
-
-    Here T is the number of rounds.
+    It satisfies `1/η² = 1/η_z² + T³·C²/(3D²)` for T rounds. The first term is due to noise: η_z is the noise-limited
+    step size. The second term is due to the step size `D/√(Σ_t (tC)²)`, which minimises `anytime_bound` without noise.
+    For losses that are not convex, η is a rule of thumb.
 
     Args:
         diameter: D, distance that the run may cover, such as the diameter of the constraint set.
         increment: C, the clip.
-        noise_step: η_z, at which the accumulated noise has norm D: `step_size` without smoothness.
+        noise_step: η_z, step size at which the accumulated noise moves the iterate by about D: `step_size` without
+            smoothness.
 
     Source: derived here.
 
@@ -274,10 +275,10 @@ def clipped_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike, nois
 
 
 def longest_step(*, rounds: int, diameter: ArrayLike, increment: ArrayLike) -> Any:
-    """Longest default step of DP-μ²-FL with clipped batches: `η = 2D/(CT)`.
+    """Largest default step size of DP-μ²-FL with clipped batches: `η = 2D/(CT)`.
 
     The increments of T rounds have a sum of norm at most C·T. Without noise, the last step thus moves the iterate by at
-    most 2D. This is a rule of thumb for few rounds, where the noise-limited step may be arbitrarily long.
+    most 2D. This is a rule of thumb for few rounds, for which the noise-limited step size may be arbitrarily large.
 
     Here T is the number of rounds.
 

@@ -56,7 +56,7 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 
 
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
-    """Number S in the steps `(t + 1)/(2(β + S))` of accelerated SGD, for the smoothness β (`agd_steps`).
+    """Number S in the step sizes `(t + 1)/(2(β + S))` of accelerated SGD, for the smoothness β (`agd_steps`).
 
     A larger S means shorter steps, which average out more of the noise.
 

@@ -151,9 +151,9 @@ def gd_scan(
 ) -> Descent:
     """Settings of gradient descent with the fewest rounds for which the bound is nearly the smallest.
 
-    The bound is on the expected excess loss (`gd_bound`). With Gaussian noise and the best step, it decreases with the
-    number of rounds. Fewer rounds only save computation. The scan evaluates numbers of rounds that are a factor 2^{1/4}
-    apart.
+    The bound is on the expected excess loss (`gd_bound`). With Gaussian noise and the best step size, it decreases with
+    the number of rounds. Fewer rounds only save computation. The scan evaluates numbers of rounds that are a factor
+    2^{1/4} apart.
 
     Args:
         users: number of users, all in every round.
@@ -236,7 +236,7 @@ def gd_phases(
     Each group starts at the output of the previous group. Each group may spend the whole privacy budget, because no
     user is in two groups. The bound of the last group is the bound of the method.
 
-    The step of a group depends on a bound on the distance from its start to the minimum:
+    The step size of a group depends on a bound on the distance from the group's start to the minimum:
 
     * for the first group, the smaller of `diameter` and twice `lipschitz` divided by `strong_convexity`;
     * for every other group, the smaller of this bound for the previous group and √(2Δ/λ). Here Δ is the bound on the

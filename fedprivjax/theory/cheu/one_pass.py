@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 def sgd_bound(
     *, users: ArrayLike, per_round: ArrayLike, distance: ArrayLike, lipschitz: ArrayLike, noise: Noise
 ) -> Any:
-    """Bound on the expected excess loss of one-pass SGD at its best step (`sgd_step`).
+    """Bound on the expected excess loss of one-pass SGD at its best step size (`sgd_step`).
 
     Args:
         users: n, number of users, each used once.
@@ -175,8 +175,8 @@ def strong_phases(
     """Settings of each phase of accelerated SGD in phases, for strongly convex losses.
 
     Each phase is one pass over equally many new users, and starts at the output of the phase before. Phases differ in
-    their steps and, for a loss that is not smooth, in their Moreau envelopes (smooth lower approximations). All phases
-    have the same constraint set.
+    their step sizes and, for a loss that is not smooth, in their Moreau envelopes (smooth lower approximations). All
+    phases have the same constraint set.
 
     The settings of phase j depend on D_j, a bound on the distance from its start to the minimum. With D for `diameter`,
     L for `lipschitz` and λ for `strong_convexity`:

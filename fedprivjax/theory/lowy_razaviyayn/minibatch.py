@@ -244,7 +244,7 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         rounds: R, number of rounds.
-        smoothness: β, smoothness of the loss. With 0, the upper limit 1/(4β) of the step is infinite.
+        smoothness: β, smoothness of the loss. With 0, the upper limit 1/(4β) of the step size is infinite.
         load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); 0 for no privacy.
 
     Returns:
@@ -302,7 +302,7 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
 def minibatch_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Bound on the excess population loss of minibatch SGD for a convex loss.
 
-    The bound holds at the step of `minibatch_step` and the rounds of `minibatch_rounds`.
+    The bound holds for the step size `minibatch_step` and the number of rounds `minibatch_rounds`.
 
     Args:
         problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
@@ -349,7 +349,7 @@ def minibatch_step_bound(
         `variance`.
 
     Raises:
-        Refusal: if the step exceeds 1/(4β).
+        Refusal: if the step size exceeds 1/(4β).
 
     Source: Lowy & Razaviyayn 2023, Lemma E.4 and (27).
 

@@ -25,7 +25,7 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 
     Args:
         contraction: `a` in the recursion. A step multiplies the error by 1 − aη.
-        cap: g, reciprocal of the largest allowed step: η is at most 1/g.
+        cap: g, reciprocal of the largest allowed step size: η is at most 1/g.
         start: r_0, the error at the start.
         drift: c in the recursion, for the error that a step adds, such as `strong_drift`; may be 0.
         rounds: T, number of rounds.
@@ -183,7 +183,7 @@ def strong_step_bound(
         `α + μD²/((1 − μη)^{−R} − 1) + cη` with `c = 2·(sampling + clients) + noise`, from the fields of `variance`.
 
     Raises:
-        Refusal: if the step exceeds 1/(4β).
+        Refusal: if the step size exceeds 1/(4β).
 
     Source: Lowy & Razaviyayn 2023, Lemma E.4, with the sum of Lemma E.9 evaluated exactly.
 

@@ -1,6 +1,6 @@
 """Algorithm 1 on Moreau envelopes, for losses that are not smooth (Theorem 2.2): smoothness, rounds, bounds.
 
-Use the smoothness of an envelope as β in the steps. The noise and the Lipschitz constant do not change, since the
+Use the smoothness of an envelope as β in the step sizes. The noise and the Lipschitz constant do not change, since the
 gradient of an envelope on the constraint set is at most as long as that of the loss. Arguments such as `per_round` and
 `load` are as for convex losses.
 """

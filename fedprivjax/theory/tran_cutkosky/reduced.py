@@ -113,8 +113,8 @@ def reduced_noise_norm(
         For "corrected", `ασ·√(d·(A + B + C))`. The three terms use
 
         * δ_G, δ_Δ and δ_r: sensitivities of sums of anchors, differences and residuals (`reduced_sensitivities`);
-        * V_1 and V_2: bounds on numbers of noisy sums that contain one record, in the first two epochs and later
-          (`early` and `late` of `reduced_node_counts`);
+        * V_1 and V_2: bounds on numbers of noisy sums that contain one record (`early` and `late` of
+          `reduced_node_counts`);
         * `K = 2(1 + ⌈log₂N⌉)/(1 − (1−α)^N/(1−γ))²`.
 
         They are
