@@ -208,14 +208,14 @@ def named_errors(what: str, path: str) -> Iterator[None]:
     >>> with named_errors("loss", "mine:Loss"):
     ...     len(3)
     Traceback (most recent call last):
-    fedprivjax.Refusal: loss 'mine:Loss' must not raise an error, got TypeError: object of type 'int' has no len() (...
+    fedprivjax.Refusal: loss 'mine:Loss' must be made without an error, got TypeError: object of type 'int' has no ...
     """
     try:
         yield
     except Exception as error:
         if isinstance(error, Refusal) or ":" not in path:
             raise
-        raise Refusal(f"{what} {path!r} must not raise an error, got {cause(error)}") from error
+        raise Refusal(f"{what} {path!r} must be made without an error, got {cause(error)}") from error
 
 
 def object_of(

@@ -873,7 +873,11 @@ def test_an_installed_modules_protocol():
             {"name": "my_protocols:Plain"},
             "[[protocol]] 'Plain': algorithm Plain must be a flax.struct.dataclass, got a class without that decorator",
         ),
-        ({"beta": 1.5}, "beta must be below 1, got 1.5"),
+        (
+            {"beta": 1.5},
+            "[[protocol]] 'Heavy': algorithm 'my_protocols:Heavy' must be made without an error, got ValueError: "
+            "beta must be below 1, got 1.5 (my_protocols.py, line ",
+        ),
         ({"grid": {"algorithm.beta": [0.5, 1.5]}}, "beta must be below 1, got 1.5"),
     ],
 )
