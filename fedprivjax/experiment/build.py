@@ -15,6 +15,7 @@ from fedprivjax.experiment.names import Unimported
 from fedprivjax.experiment.participation_section import AnyKind
 from fedprivjax.experiment.problem_section import Data
 from fedprivjax.experiment.protocol_section import ProtocolSettings
+from fedprivjax.experiment.section import keyed
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.features import mapped
 from fedprivjax.plan.participation import Participation, check_participation
@@ -90,7 +91,8 @@ def _with_features(settings: ProblemSettings, data: datasets.Dataset | datasets.
     if isinstance(data, datasets.Stream):
         key = "features" if settings.maps else "picture"
         raise Refusal(f"problem.{key} must be left out: examples of {data.name!r} are computed as they are used")
-    return mapped(data, settings.maps, picture=settings.picture, say=say)
+    with keyed("problem", ["picture"]):
+        return mapped(data, settings.maps, picture=settings.picture, say=say)
 
 
 def machines_of(settings: AnyKind, shape: Mapping[str, int]) -> int:

@@ -158,7 +158,7 @@ class Smoothable(Reflected):
             from each protocol's own bound.
     """
 
-    what, base = "loss", LinearLoss
+    what, place, base = "loss", "problem.loss", LinearLoss
     filled = ("classes", "label_bound")
     smoothing: Annotated[float, Field(gt=0)] | Literal["theory"] | None = None
 
@@ -178,7 +178,7 @@ class Model(Reflected):
         clipping: computation of clipped gradients, as in `general_problem`.
     """
 
-    what, base = "model", object  # flax modules of either kind: `from_dataset` checks
+    what, place, base = "model", "problem.model", object  # flax modules of either kind: `from_dataset` checks
     filled = ("scores", "tokens", "each", "parent", "name")
     start_seed: int = Field(default=0, ge=0)
     convolutions: Convolutions = "auto"
@@ -193,7 +193,7 @@ class Model(Reflected):
 class Set(Reflected):
     """A constraint set over all parameters together."""
 
-    what, base = "constraint", ConstraintSet
+    what, place, base = "constraint", "problem.constraint", ConstraintSet
     filled = ("dimension",)
 
 

@@ -21,8 +21,9 @@ from fedprivjax.experiment.build import ALONE, natural_machines, with_baselines
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected
 from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.protocol_section import labelled
-from fedprivjax.experiment.section import STRUCTURAL, Imported, refuse
+from fedprivjax.experiment.section import STRUCTURAL, Imported, keyed, refuse
 from fedprivjax.experiment.settings import Experiment, ProblemSettings, SweepSettings
+from fedprivjax.features.mapped import as_picture
 from fedprivjax.privacy.target import LEVELS, NO_TARGET, SET_TARGET, UNLIMITED
 from fedprivjax.problem.checks import require_constraint
 
@@ -64,6 +65,11 @@ def _check_problem(problem: ProblemSettings) -> None:
         raise Refusal(f"problem.radius must be left out next to a constraint, got {problem.radius}")
     if problem.model is not None and problem.loss is not None and problem.loss.smoothing is not None:
         raise Refusal(f"problem.loss.smoothing must be left out for model {problem.model.kind!r}")
+    if problem.model is not None and not isinstance(problem.model, Imported):
+        problem.model.made()
+    if problem.picture is not None:
+        with keyed("problem", ["picture"]):
+            as_picture(problem.picture)
 
 
 def _check_sweep(experiment: Experiment) -> None:

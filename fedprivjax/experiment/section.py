@@ -5,7 +5,8 @@ Pydantic's validation errors become one line that names the key of the file.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from types import NoneType, UnionType
@@ -119,6 +120,7 @@ class Reflected(Settings):
 
     Attributes:
         what: role of the object in messages, such as "loss".
+        place: dotted key of the section in messages about a setting of the object, or "" to name the setting alone.
         base: class of the object.
         maker: class or function that makes the section's object.
         keys: arguments that the file gives.
@@ -126,6 +128,7 @@ class Reflected(Settings):
     """
 
     what: ClassVar[str]
+    place: ClassVar[str] = ""
     base: ClassVar[type]
     maker: ClassVar[Any] = None
     keys: ClassVar[tuple[str, ...]] = ()
@@ -138,7 +141,30 @@ class Reflected(Settings):
         known = arguments(type(self).maker)
         given = {name: getattr(self, name) for name in type(self).keys}
         tuples = {name: tuple(value) for name, value in given.items() if get_origin(known[name].annotation) is tuple}
-        return type(self).maker(**given | tuples | {name: value for name, value in filled.items() if name in known})
+        filled = {name: value for name, value in filled.items() if name in known}
+        with keyed(self.place, given):
+            return type(self).maker(**given | tuples | filled)
+
+
+@contextmanager
+def keyed(place: str, keys: Collection[str]) -> Iterator[None]:
+    """Prefix the message of a Refusal raised in the block with a section, if the message is about one of its keys.
+
+    Args:
+        place: dotted key of the section, or "" for no prefix.
+        keys: keys of the section.
+
+    >>> with keyed("problem.model", ["hidden"]):
+    ...     raise Refusal("hidden must be at least 1, got 0")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: problem.model.hidden must be at least 1, got 0
+    """
+    try:
+        yield
+    except Refusal as refusal:
+        if place and refusal.setting in keys:
+            refusal.args = (f"{place}.{refusal}",)
+        raise
 
 
 class Imported(Reflected):
@@ -299,7 +325,7 @@ def refuse(
         case "value_error":
             raise first["ctx"]["error"]
         case "extra_forbidden":
-            _refuse_key(str(first["loc"][-1]), _place(first["loc"][:-1], model), model, raw)
+            _refuse_key(str(first["loc"][-1]), first["input"], _place(first["loc"][:-1], model), model, raw)
         case "missing":
             raise Refusal(f"{path} must be given" + (f" for kind {kind!r}" if kind else ""))
         case "union_tag_not_found" if isinstance(first["input"], Mapping):
@@ -309,7 +335,10 @@ def refuse(
             require_choice(path if named else f"{path}.kind", first["ctx"]["tag"], place.union)
         case "literal_error":
             require_choice(path, first["input"], re.findall(r"'([^']*)'", first["ctx"]["expected"]))
-    wanted = "be a table" if first["type"] in TABLES else condition(first["msg"])
+    wanted = condition(first["msg"])
+    if first["type"] in TABLES:
+        of_kind = "." in path and (place.union or "kind" in place.model.model_fields)
+        wanted = "be a name or a table with kind" if of_kind else "be a table"
     raise Refusal(f"{path} must {wanted}, got {first['input']!r}")
 
 
@@ -321,25 +350,51 @@ def _first(errors: Sequence[Any]) -> Any:
     return around[0] if around and first["type"] == "missing" else first
 
 
-def _refuse_key(key: str, place: Place, file: type[Settings], raw: Mapping[str, Any]) -> None:
+def _refuse_key(key: str, value: Any, place: Place, file: type[Settings], raw: Mapping[str, Any]) -> None:
+    """Raise Refusal for a key that a section does not have, with the place where it belongs.
+
+    Args:
+        value: value of the key.
+        place: place of the section.
+        file: class of all settings.
+        raw: the validated tables.
+    """
+    if key == "kind" and place.path:
+        _refuse_kind(value, place)
+    if key == "options" and issubclass(place.model, Reflected):
+        raise Refusal(f"{place.path}.options must be left out, got {value!r}. Its entries are keys of [{place.path}]")
     owners = [repr(name) for name, model in place.union.items() if key in model.model_fields]
     if owners and place.kind:
         raise Refusal(f"{place.path}.{key} must go with kind {' or '.join(owners)}, got kind {place.kind!r}")
     fields = place.model.model_fields
     for name, field in fields.items():
         models = models_in(field.annotation)
-        if len(models) > 1 and place.path and any(key in model.model_fields for model in models):
+        if key != "kind" and len(models) > 1 and place.path and any(key in model.model_fields for model in models):
             given = reduce(lambda table, part: table.get(part, {}), f"{place.path}.{name}".split("."), raw)
             kind = str(given.get("kind") if isinstance(given, Mapping) else given)
             kind = kind if key in getattr(kinds(field.annotation).get(kind), "model_fields", {}) else "…"
             raise Refusal(f'{place.path}.{key} must be in a table, such as {name} = {{ kind = "{kind}", {key} = … }}')
-    elsewhere = sections_with(key, file)
+    elsewhere = [] if key == "kind" else sections_with(key, file)
     if place.kind and (parent := place.path.rpartition(".")[0]):  # an object's key has no meaning in other sections
         elsewhere = [one for one in elsewhere if one == f"[{parent}]"]
     if 1 <= len(elsewhere) <= 2 and place.path and not place.path.startswith("protocol."):
         raise Refusal(f"{key} must be in {' or '.join(elsewhere)}, got it in [{place.path}]. Move it")
     known = [name for name, field in fields.items() if not field.exclude]
     require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, known)
+
+
+def _refuse_kind(value: Any, place: Place) -> None:
+    """Raise Refusal for a kind next to the tables of a section's objects, if one of them can be of this kind."""
+    for name, field in place.model.model_fields.items():
+        known = {kind for model in models_in(field.annotation) for kind in _kinds_of(model)}
+        if isinstance(value, str) and value in known:
+            raise Refusal(f'{place.path}.kind must be in a table, got {value!r}. Write {name} = {{ kind = "{value}" }}')
+
+
+def _kinds_of(model: type[Settings]) -> tuple[Any, ...]:
+    """Return the kinds of a section whose `kind` is one of some names."""
+    kind = model.model_fields.get("kind")
+    return get_args(kind.annotation) if kind is not None else ()
 
 
 def sections_with(key: str, file: type[Settings]) -> list[str]:

@@ -302,7 +302,9 @@ class RecordMechanism:
         return RecordEvent(1.0, accountant, releases, Terms("none", THEOREM)).min_noise(m.epsilon, m.delta)
 
     def _needed(self, m: MachineTable, rounds: int) -> np.ndarray:
-        """σ of every machine in the table by the noise rule."""
+        """σ of every machine in the table by the noise rule. Raise Refusal if a machine has no δ."""
+        if np.isnan(m.delta).any():
+            raise Refusal("delta must be given with an epsilon for each machine. Set the method's delta")
         flags = {"acknowledged": self.acknowledged, "whole_message": self.whole_message, "relation": self.relation}
         releases = self._releases(m, rounds)
         return noise_stds(self.noise_rule, epsilon=m.epsilon, rounds=releases, **flags, **self._rule(m))

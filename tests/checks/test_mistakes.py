@@ -1,6 +1,7 @@
 """Common mistakes in Python: each gives a message of one line before anything is compiled."""
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedprivjax import (
     Full,
     LocalPrivacy,
     LocalSGD,
+    Logistic,
     MessagePrivacy,
     Metric,
     NoisyMessages,
@@ -402,6 +404,17 @@ def test_a_call_that_names_keywords_keeps_its_signature():
 def test_an_epsilon_without_a_delta_is_refused():
     with pytest.raises(Refusal, match="delta must be given with epsilon"):
         calibrate(DPMu2(epsilon=2.0, clip=1.0), PROBLEM, PLAN)
+
+
+def test_noise_in_the_ratios_of_epsilons_needs_a_delta():
+    problem = linear_problem(np.eye(4)[:, None], np.zeros((4, 1), int), Logistic(), feature_bound=1.0)
+    method = NoisyMinibatchSGD(noise_std=1.0, epsilon=(1.0, 1.0, 2.0, 2.0), sampler="full", clip=1.0, step_size=0.1)
+    plan = draw_plan(problem, Full(4), 2, sampler=method.minibatches)
+    wanted = r"^delta must be given with an epsilon for each machine\. Set the method's delta$"
+    for call in (calibrate, guarantee):
+        with pytest.raises(Refusal, match=wanted):
+            call(method, problem, plan)
+    assert guarantee(replace(method, delta=1e-5), problem, plan).epsilon < np.inf
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,11 @@ def test_a_files_mistakes(problem, message):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        ({"constraint": {"kind": "box", "low": 1.0, "high": 0.5}}, "high must be above low (1), got 0.5"),
-        ({"constraint": {"kind": "l1_ball", "radius": -1.0}}, "radius must be positive, got -1.0"),
+        (
+            {"constraint": {"kind": "box", "low": 1.0, "high": 0.5}},
+            "problem.constraint.high must be above low (1), got 0.5",
+        ),
+        ({"constraint": {"kind": "l1_ball", "radius": -1.0}}, "problem.constraint.radius must be positive, got -1.0"),
     ],
 )
 def test_a_sets_own_mistakes(problem, message):

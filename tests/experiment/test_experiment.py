@@ -364,7 +364,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ),
         ({"problem__loss": {"kind": "hinge", "smoothing": "x"}}, "problem.loss.smoothing must be a number, got 'x'"),
         ({"problem__options": 5}, "problem.options must be a table, got 5"),
-        ({"problem__partition": 5}, "problem.partition must be a table, got 5"),
+        ({"problem__partition": 5}, "problem.partition must be a name or a table with kind, got 5"),
         (
             {"problem__partition": {"kind": "iid", "seed": "a"}},
             "problem.partition.seed must be an integer, got 'a'",
@@ -489,7 +489,10 @@ def test_a_network_is_reached_by_its_settings(settings, network):
             {"model": {"kind": "mlp", "channels": [4]}},
             "problem.model.channels must go with kind 'cnn', got kind 'mlp'",
         ),
-        ({"model": {"kind": "mlp", "hidden": [0]}}, "hidden must be at least 1, got 0. Leave out the layer"),
+        (
+            {"model": {"kind": "mlp", "hidden": [0]}},
+            "problem.model.hidden must be at least 1, got 0. Leave out the layer",
+        ),
         (
             {"model": {"kind": "mlp", "activation": "thanh"}},
             "unknown problem.model.activation 'thanh', did you mean 'tanh'?",
@@ -546,14 +549,17 @@ INTEGERS = "a list of distinct positive integers"
             {"problem__loss": {"kind": "tukey", "scale": 2.0, "smoothing": 1.0}},
             "loss must be convex, got Tukey(scale=2.0)",
         ),
-        ({"problem__loss": 3}, "problem.loss must be a table, got 3"),
+        ({"problem__loss": 3}, "problem.loss must be a name or a table with kind, got 3"),
         ({"problem__loss": {}}, "problem.loss.kind must be given"),
         (
             {"problem__loss": {"kind": "huber", "widht": 1.0}},
             "unknown key in [problem.loss] 'widht', did you mean 'width'? (known: smoothing, kind, width)",
         ),
         ({"problem__dataset": "digits"}, "dataset 'digits' takes no options, got 'examples'"),
-        ({"problem__loss": {"kind": "pinball", "quantile": 1.0}}, "quantile must be between 0 and 1, got 1.0"),
+        (
+            {"problem__loss": {"kind": "pinball", "quantile": 1.0}},
+            "problem.loss.quantile must be between 0 and 1, got 1.0",
+        ),
         ({"participation__per_round": 7}, "[participation] for 'ours': per_round must be at most machines (6), got 7"),
         ({"participation__schedule": [[0]]}, "participation.schedule must go with kind 'given', got kind 'uniform'"),
         ({"participation__kind": "given"}, "participation.schedule must be given for kind 'given'"),

@@ -140,8 +140,7 @@ def test_a_files_mistakes(place, problem, message):
     ("problem", "message"),
     [
         ({"features": [{"kind": "pooling", "size": 3}]}, "pooling size must divide the picture's sides (8×8), got 3"),
-        ({"picture": [8]}, "picture must be [height, width] or [height, width, channels], got [8]"),
-        ({"picture": [4, 16]}, "picture must be [8, 8, 1], as in the dataset, got [4, 16, 1]"),
+        ({"picture": [4, 16]}, "problem.picture must be [8, 8, 1], as in the dataset, got [4, 16, 1]"),
         (
             {"dataset": "logistic", "options": {"examples": 24, "features": 3}, "features": ["scattering"]},
             "features scattering must be of pictures, got examples of 3 numbers: give picture = [height, width]",

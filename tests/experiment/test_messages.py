@@ -143,7 +143,21 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
         (("radius", 'model = { kind = "mlp", hidden = 0 }\nradius'), "problem.model.hidden must be a list, got 0"),
         (
             ("radius", 'model = { kind = "mlp", hidden = [8, 0] }\nradius'),
-            "hidden must be at least 1, got 0. Leave out the layer",
+            "problem.model.hidden must be at least 1, got 0. Leave out the layer",
+        ),
+        (("radius", "loss = 3\nradius"), "problem.loss must be a name or a table with kind, got 3"),
+        (
+            ("radius", 'kind = "logistic"\nradius'),
+            "problem.kind must be in a table, got 'logistic'. Write loss = { kind = \"logistic\" }",
+        ),
+        (("radius", 'kind = "logistik"\nradius'), "unknown key in [problem] 'kind' (nearest: "),
+        (
+            ("[participation]", "[participation]\noptions = { rate = 0.5 }"),
+            "participation.options must be left out, got {'rate': 0.5}. Its entries are keys of [participation]",
+        ),
+        (
+            ("radius", "picture = [0, 64]\nradius"),
+            "problem.picture must be [height, width] or [height, width, channels], got [0, 64]",
         ),
         (
             ("radius", 'loss = { kind = "huber", delta = 0.5 }\nradius'),
