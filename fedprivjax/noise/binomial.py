@@ -26,7 +26,7 @@ EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total varia
 
 
 class HostNoise(NamedTuple):
-    """Binomial noise of a whole run with mean 0, sampled on the host: `integers − remainder`.
+    """Centred binomial noise of a whole run, sampled on the host: `integers − remainder`, which has mean 0.
 
     A user encodes a number as bits, and adds random noise bits to them. Let Z be the number of ones among the m noise
     bits of all users in a round, each of which is 1 with probability p. The noise is Z − m·p, in units of one bit. It

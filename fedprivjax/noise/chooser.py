@@ -139,11 +139,11 @@ def choose(
         relative: standard deviation of the noise of each message, as a multiple of `noise_std`; shape [rounds,
             per_round].
         dimension: number of model parameters. Samplers whose state would not fit in memory are left out.
-        method: name of a sampler in `METHODS`; "auto" takes the cheapest.
+        method: name of a sampler, a key of `OF_MACHINES`. "auto" is the cheapest.
         cancel: True if the aggregate is a running sum in which machines cancel their old noise.
         accumulate: True if the aggregate is a running sum in which old noise stays.
-        divisor: divisor of each round's sum, shape [rounds]. None takes the same divisor in all rounds, which follows
-            from the schedule. It must be None if `cancel` or `accumulate` is True.
+        divisor: divisor of each round's sum, shape [rounds]. None takes the divisor of the schedule, one number for all
+            rounds. It must be None if `cancel` or `accumulate` is True.
 
     In the example, all machines take part in both rounds. All old noise is therefore cancelled, and the noise of each
     round is independent:

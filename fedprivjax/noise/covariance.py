@@ -55,11 +55,12 @@ class Banded(Mechanism):
 
 @struct.dataclass
 class Covariance(Banded):
-    """Sampler of the noise in the sum of all messages of a round, which is correlated over rounds.
+    """Sampler of the noise in a running sum of messages, if each machine cancels the noise of its previous message.
 
-    Round t has the noise Σ_s B(t, s)·ξ_s, with one vector ξ_s of independent standard normals per round s. B is lower
-    triangular. It is chosen so that B·Bᵀ is the covariance over rounds of the sum of the machines' noise, which follows
-    from the participation schedule.
+    The running sum of all messages, divided by a constant, contains only the latest noise of each machine. Its noise is
+    therefore correlated over rounds. The participation schedule determines the covariance B·Bᵀ of the noise over
+    rounds, with a lower triangular matrix B. Round t has the noise Σ_s B(t, s)·ξ_s, with one vector ξ_s of independent
+    standard normals per round s.
 
     Attributes:
         inputs: the bands of B, float32 [rounds, bandwidth + 1]. Row t holds B(t, t − bandwidth), …, B(t, t).
@@ -306,8 +307,8 @@ class Replayed(Standing):
     subtracted.
 
     Attributes:
-        inputs: for each message, its machine and its number, its noise (standard deviation in units of `noise_std`) and
-            that of the machine's previous message. Also the divisor of each round's sum.
+        inputs: for each message, its machine, its number, its noise and the noise of the machine's previous message.
+            Noise is a standard deviation in units of `noise_std`. Also the divisor of each round's sum.
     """
 
     method: ClassVar[str] = "replayed"

@@ -104,8 +104,7 @@ class Torus(Graph):
     The grid wraps around: the first and last machine of a row or column are neighbours, too.
 
     Attributes:
-        rows, columns: size of the grid, whose product is the number of machines. The grid must have at least 2
-            machines.
+        rows, columns: numbers of rows and columns of the grid. Their product is the number of machines, at least 2.
 
     >>> Torus(4, 4).edges(16).shape
     (32, 2)

@@ -101,11 +101,11 @@ class EveryInteger(Mechanism):
 
 @struct.dataclass
 class SummedIntegers(Mechanism):
-    """Mechanism for integer noise in sums of messages, if it is sampled on the host before the run.
+    """Mechanism for integer noise in sums of messages. The noise is sampled on the host before the run.
 
     Every machine adds Skellam or discrete Gaussian noise to its message of integers. The function `summed_noise`
-    samples the noise of the sums. This class samples nothing. It only returns the divisor of each round's sum, which
-    turns the noise of the sum into noise of the mean.
+    samples the noise of the sums. This class samples nothing. It only returns the divisor of each round's sum. The
+    noise of the sum is divided by it, which gives the noise of the mean.
 
     Attributes:
         inputs: divisor of each round's sum, float32 [rounds].

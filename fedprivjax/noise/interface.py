@@ -49,8 +49,8 @@ class Mechanism(Decorated):
         """True if `draw` may be called for rounds after the end of the run, whose noise is then discarded.
 
         A run calls `draw` for several successive rounds (a block) at a time. The last block of a run would often be
-        shorter than the others. If the value is True, it may have the same length instead, so that one compiled program
-        serves all blocks.
+        shorter than the others. If the value is True, the last block may go past the end of the run and have the length
+        of the others. One compiled program then serves all blocks.
 
         The value is the attribute `past_end` of the class that defines `draw`. A subclass that overrides `draw` must
         set `past_end = True` again if this is safe.
@@ -93,10 +93,10 @@ class Mechanism(Decorated):
         return noise
 
     def message_memory(self, dimension: int, key: jax.Array) -> Any:
-        """Return the machines' memory of their noise, before the first round, for `message_noise`.
+        """Return the initial memory of the machines' noise, which `message_noise` updates in each round.
 
-        It holds, for example, the latest noise of every machine. It is used only for transcripts, the record of all
-        messages.
+        The memory holds, for example, the latest noise of every machine. It is used only for transcripts, the record of
+        all messages.
 
         Args:
             dimension: number of model parameters.
@@ -107,8 +107,8 @@ class Mechanism(Decorated):
     def message_noise(self, memory: Any, inputs: Any, key: jax.Array, dimension: int) -> tuple[Any, Any]:
         """Sample one round message by message: return the new memory, and the noise of each message.
 
-        The noise is an array or pytree of arrays [per_round, ...], or None if machines add no noise. It is used for
-        transcripts, the record of all messages.
+        The noise is an array or pytree of arrays [per_round, ...], or None if machines add no noise. This function is
+        used only for transcripts, the record of all messages.
 
         Args:
             memory: memory of the machines' noise before the round, at first from `message_memory`.
@@ -226,9 +226,8 @@ class PerMachine(Mechanism):
 
     Attributes:
         inputs: noise of each message (standard deviation in units of `noise_std`), and the divisor of each round's sum.
-        accumulate: True to return the sum of the aggregates' noise of all rounds so far, instead of the noise of each
-            round.
-        summed: True if the aggregate is the sum of the messages, False if it is their mean.
+        accumulate: True to return the sum of the noise of all rounds so far, instead of the noise of each round.
+        summed: True if the aggregate is the sum of the messages, False if this sum is divided by its divisor.
     """
 
     past_end = True

@@ -36,8 +36,8 @@ class SumFactor(Factor):
 
     The server uses only running sums of the messages. Let row k of the matrix s be a machine's k-th message without
     noise. With noise, the messages are the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals. This is
-    as private as a release of F·s + σξ. Here σ is `noise_std` times a factor for the machine, which depends on its
-    privacy target and its number of messages.
+    as private as a release of F·s + σξ. Here σ is `noise_std` times a number that depends on the machine's privacy
+    target and its number of messages.
 
     A subclass is a frozen dataclass of static settings that defines `matrix`.
     """
@@ -49,14 +49,14 @@ class SumFactor(Factor):
 
         The columns of F must have L2 norm at most 1. Let row k of the matrix s be a machine's k-th message without
         noise. With noise, the messages are the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals.
-        Here σ is `noise_std` times a factor for the machine, as in the class `SumFactor`.
+        Here σ is `noise_std` times a number for the machine, as in the class `SumFactor`.
 
         Args:
             over: n, the largest number of messages of a machine.
-            workload: function that measures the noise, for factors that minimise it. Other factors ignore it.
-                `workload(n)` is a positive semidefinite matrix V, float64 [n, n]. The noise of F is `tr(V·(FᵀF)⁻¹)`:
-                the noise variance of one coordinate of the method's iterates, summed over rounds and machines, for
-                `noise_std` = 1 and step size 1.
+            workload: function that returns a positive semidefinite matrix V = `workload(n)`, float64 [n, n]. V measures
+                the noise of F as `tr(V·(FᵀF)⁻¹)`: the noise variance of one coordinate of the method's iterates, summed
+                over rounds and machines, for `noise_std` = 1 and step size 1. Factors that are not fitted ignore this
+                argument.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
@@ -66,7 +66,8 @@ class Toeplitz(SumFactor):
     """Factor over the messages of a machine: a power of the matrix of running sums.
 
     Let row k of the matrix s be a machine's k-th message without noise, for k = 1, …, n. With noise, the messages are
-    the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals and noise of scale σ. The matrix F is
+    the rows of s + σ·F⁻¹ξ. Here ξ is a matrix of independent standard normals, and σ is the machine's calibrated noise.
+    The matrix F is
 
         F = A^p/c
 
@@ -133,8 +134,8 @@ class Given(SumFactor):
     """Factor whose matrix F the user supplies. It correlates the noise over the messages of a machine.
 
     Let row k of the matrix s be a machine's k-th message without noise. With noise, the messages are the rows of s +
-    σ·F⁻¹ξ, with a matrix ξ of independent standard normals and noise of scale σ. This is as private as a release of F·s
-    + σξ.
+    σ·F⁻¹ξ. Here ξ is a matrix of independent standard normals, and σ is the machine's calibrated noise. This is as
+    private as a release of F·s + σξ.
 
     F needs at least as many rows as a machine sends messages. If it sends n messages, the first n rows and columns of F
     are used, multiplied by a number that makes their largest column norm 1.

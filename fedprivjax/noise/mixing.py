@@ -17,9 +17,10 @@ MOST_WEIGHTS = 2**26  # numbers in the matrices of all rounds
 @final
 @dataclass(frozen=True)
 class Matchings:
-    """Random pairs of machines for gossip, sampled again for each round. The two machines of a pair average.
+    """Random pairs of machines for gossip, sampled again for each round. It is an argument of `Mixing`.
 
-    It is an argument of `Mixing`.
+    The two machines of a pair continue with the mean of their vectors. With an odd number of machines, one machine of
+    each round has no partner.
 
     Attributes:
         rounds: number of rounds for which pairs are sampled. After them, the pairs repeat.

@@ -37,15 +37,15 @@ class Pairwise(Decorated):
     """Noise that pairs of machines share: one machine adds it to its message, and the other subtracts it.
 
     The pairs are the edges of a graph. In the sum of all messages, shared noise cancels. Each machine also adds
-    independent noise. Pass it as `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, or as `noise_schedule`
-    of `FedAvg`, if the server is not trusted (trust "none").
+    independent noise. If the server is not trusted (trust "none"), pass a `Pairwise` as `noise` of `NoisyMessages`,
+    `NoisyRecords` and `LocalPrivacy`, or as `noise_schedule` of `FedAvg`.
 
     Source: Allouah et al. 2024 (DECOR).
 
     Attributes:
         graph: "ring", "complete", a `Torus(rows, columns)`, a `RandomRings(rings, seed)`, a symmetric matrix of 0 and 1
-            or a networkx graph with the machines 0 to n − 1. In an experiment file also a table with `kind`, "torus" or
-            "random".
+            or a networkx graph with the machines 0 to n − 1. An experiment file may also give a table with the key
+            `kind`, which is "torus" or "random".
         shared: standard deviation of the noise of one edge, divided by the standard deviation of a machine's
             independent noise.
 

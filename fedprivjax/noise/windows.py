@@ -45,7 +45,7 @@ class Streamed(Mechanism):
         inputs: standard deviations of the normals in units of `noise_std`. With `Fresh`, an array of shape [rounds].
             With `PerMachine`, a `MessageInputs` whose `relative` has shape [rounds, per_round].
         source: `Fresh` to sample one vector in each round. `PerMachine` to sample one vector for each participant of a
-            round, of which the server's noise is the mean.
+            round. The server's noise is then the mean of these vectors.
     """
 
     inputs: Any

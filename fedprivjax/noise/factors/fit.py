@@ -61,7 +61,7 @@ Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
 def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
     """Return a factor F with nearly the least noise in running sums at equal privacy.
 
-    A trusted server releases F·x + σξ, where x_t is the sum of messages in round t, and ξ are independent standard
+    A trusted server releases F·x + σξ. Here x_t is the sum of messages in round t, and ξ are independent standard
     normals. The fit minimises the product v·e of two numbers:
 
     * v = ‖A·F⁻¹‖², the variance of one coordinate of the noise in the running sums A·x, summed over rounds, for σ = 1.
@@ -69,13 +69,12 @@ def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
     * e = `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, the largest squared sensitivity of F·x to one machine i, which takes part
       in the rounds t_1, t_2, ….
 
-    The result, float64 [rounds, rounds], has F(1, 1) = 1, and its product is at most that of `start`. It is cached on
-    disk.
+    The result is float64 [rounds, rounds], with F(1, 1) = 1. Its v·e is at most that of `start`. It is cached on disk.
 
     Args:
         start: initial F, lower triangular, shape [rounds, rounds].
-        patterns: sets of rounds, counted from 0, such that each machine takes part in the rounds of one of these sets.
-            A list of arrays, one for each size k of sets: int [sets, k], with one set per row.
+        patterns: sets of rounds, counted from 0. Each machine takes part in the rounds of one of these sets. The sets
+            are given as a list of arrays, one for each size k of sets: int [sets, k], with one set per row.
     """
     return cached_fit(
         "round factors", tuple(patterns), start, lambda: _fit(start, patterns), lambda found: (np.diag(found) > 0).all()
@@ -278,8 +277,9 @@ def inverse_sums(gram: np.ndarray) -> np.ndarray | None:
 def noise_of(sums: np.ndarray) -> float:
     """Return the noise of running sums over rounds with a factor F: the trace tr(AᵀA·X⁻¹), for X = FᵀF.
 
-    The factor releases F·x + ξ with independent standard normals ξ, where x_t is the sum of round t. The trace is the
-    variance of one coordinate of the running sums A·x, summed over rounds. A has ones on and below the diagonal.
+    The factor releases F·x + ξ. Here x_t is the sum of the messages of round t, and ξ are independent standard normals.
+    The trace is the noise variance of one coordinate of the running sums A·x, summed over rounds. A has ones on and
+    below the diagonal.
 
     Args:
         sums: A·X⁻¹, shape [rounds, rounds].

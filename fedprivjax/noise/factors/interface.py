@@ -291,7 +291,7 @@ class Factor:
         return float(np.sqrt(self.variances(1, 0.0)[0]))
 
     def statement(self, schedule: Schedule) -> tuple[str, dict[str, int]]:
-        """Return how machines' exposures were computed, and the limits on participation under which they hold.
+        """Return a text on machines' exposures, and the limits on participation under which the exposures hold.
 
         A machine's exposure is the largest L2 norm by which its messages, of norm at most 1, can change F·x. F is the
         factor's matrix, and x_t is the sum of the messages of round t. Guarantees print both results.
@@ -299,7 +299,7 @@ class Factor:
         Returns:
             A text, which says how the exposures were computed, and the limits as numbers by name. The default is ("",
             {}): the exposures were computed for the given schedule and hold for no other. The factor `AnySchedule`
-            returns limits such as {"separation": 5, "uses": 3}. Its exposures then hold for every schedule in which a
+            returns limits such as {"separation": 5, "uses": 3}. Its exposures hold for every schedule in which a
             machine takes part in at most 3 rounds, any two of them at least 5 rounds apart.
         """
         return "", {}
@@ -317,9 +317,9 @@ class Factor:
 
 @dataclass(frozen=True)
 class Independent(Factor):
-    """Factor of uncorrelated noise: every round's gradient has independent noise, which momentum sums up.
+    """Factor of uncorrelated noise: every round's gradient has independent noise.
 
-    Its matrix F is the identity.
+    Its matrix F is the identity. The momentum contains the discounted sum of the noise of all rounds so far.
 
     >>> uses = Uses(np.array([1, 3]), np.array([0, 0]), np.ones(2), 1)
     >>> Independent().squares(uses, rounds=4, alpha=0.5).tolist()

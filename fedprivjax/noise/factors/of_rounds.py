@@ -146,7 +146,7 @@ class OptimalFactor(RoundFactor):
 
 @dataclass(frozen=True)
 class Banded(RoundFactor):
-    """Noise of a trusted server that is correlated over `bands` successive rounds, by a banded Toeplitz matrix F.
+    """Noise of a trusted server, correlated over `bands` successive rounds by a banded Toeplitz matrix F.
 
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
     and σ = `noise_std`. This is as private as a release of F·x + σξ. F depends only on the number of rounds. It is
@@ -185,8 +185,8 @@ class BLT(RoundFactor):
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
     and σ = `noise_std`. This is as private as a release of F·x + σξ. Buffer i has the decay θ_i and the scale s_i.
     Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters
-    are those of jax_privacy's `BufferedToeplitz`. Its function `buffered_toeplitz.optimize` fits them to a number of
-    rounds.
+    are those of `BufferedToeplitz` in the library jax_privacy. Its function `buffered_toeplitz.optimize` computes
+    parameters for a number of rounds.
 
     Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 

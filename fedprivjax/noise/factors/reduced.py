@@ -62,7 +62,7 @@ class Groups(NamedTuple):
 
 
 class Normals(NamedTuple):
-    """Normal vectors from which the mechanism `ReducedTrees` computes the noise of one round.
+    """Vectors of standard normals from which the mechanism `ReducedTrees` computes the noise of one round.
 
     `ReducedTrees` sums vectors in three binary trees over rounds. A node is the sum over some successive rounds, with
     noise. A round uses the nodes that together cover the last N rounds (one epoch) in the first two trees, and one new
@@ -85,10 +85,10 @@ class Normals(NamedTuple):
 class Rings(NamedTuple):
     """State from which the mechanism `ReducedTrees` computes the noise of a momentum round by round.
 
-    The momentum of round t is a sum over all rounds s ≤ t, with weights α·(1 − α)^{t−s}. An epoch has N rounds. The
-    gradient of round s is a_s + r_s, where a_s is the gradient at the first iterate of the epoch. Let H_t be the noise
-    in the weighted sum of a_1, …, a_t. Let B_t be the noise in the weighted sum of the last N of them, a_{t−N+1}, …,
-    a_t.
+    The momentum of round t is the sum of the gradients of all rounds s ≤ t, with weights α·(1 − α)^{t−s}. An epoch has
+    N rounds. The gradient of round s is a_s + r_s, where a_s is the gradient at the first iterate of the epoch. Let H_t
+    be the noise in the weighted sum of a_1, …, a_t. Let B_t be the noise in the weighted sum of the last N of them,
+    a_{t−N+1}, …, a_t.
 
     Attributes:
         last: noise of the momentum of the latest round, shape [d] for d parameters.
@@ -394,7 +394,8 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
 
     Args:
         squares: squared norm by which each record can change the nodes of each group together, shape [records, 5].
-        variances: part of each group in the noise variance of each round's momentum, if all τ are 1; shape [rounds, 5].
+        variances: contribution of each group to the noise variance of each round's momentum, if all τ are 1; shape
+            [rounds, 5].
 
     >>> optimal_stds(np.array([[16.0, 1.0, 0, 0, 0]]), np.array([[1.0, 1.0, 1.0, 0, 0]]))
     Groups(anchors=1.0, later_anchors=0.5, differences=0.0, later_differences=0.0, residuals=0.0)

@@ -41,8 +41,8 @@ def separated_exposure(factor: np.ndarray, separation: int, uses: int) -> Separa
     """Return the largest L2 norm by which one machine can change F·x, or an upper bound on it, and the rule used.
 
     F is `factor`, and x_t is the sum of messages in round t of a trusted server. The machine sends messages of norm at
-    most 1 in at most `uses` rounds, any two of which are at least `separation` rounds apart. The norm is therefore that
-    of the worst such set of rounds. The result has the norm as `value`, and the text `rule`, which says how it was
+    most 1 in at most `uses` rounds, any two of which are at least `separation` rounds apart. The largest norm is taken
+    over all such sets of rounds. The result has the norm as `value`, and the text `rule`, which says how the norm was
     computed and whether it is exact.
 
     >>> separated_exposure(np.eye(6), separation=1, uses=4).value
@@ -84,8 +84,8 @@ def _envelope(factor: np.ndarray) -> np.ndarray:
 def turns(rounds: int, separation: int, uses: int) -> Schedule:
     """Return a public schedule in which `separation` machines take turns, one machine a round.
 
-    A machine therefore takes part in every `separation`-th round, until it has taken part `uses` times. Then another
-    machine takes its place.
+    A machine takes part in every `separation`-th round, until it has taken part `uses` times. Then another machine
+    takes its place.
 
     Args:
         rounds: number of rounds.

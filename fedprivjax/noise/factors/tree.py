@@ -91,9 +91,10 @@ class Tree(Factor):
     the rounds 5 to 6. The sum therefore has the noise of at most 1 + log₂ t nodes. A run stores about log₂ R vectors of
     noise, for R rounds.
 
-    At equal privacy, running sums have less noise than with independent noise only if each machine takes part in few
-    rounds. For example, let 100 of 1000 machines take part in each of 100 rounds. If they are chosen uniformly, running
-    sums have 1.35 times the variance of independent noise. If machines take turns, they have 0.67 times this variance.
+    At equal privacy, running sums have more or less noise than with independent noise, depending on the rounds in which
+    machines take part. For example, let 100 of 1000 machines take part in each of 100 rounds. If they are chosen
+    uniformly, the noise variance of running sums is 1.35 times as large as with independent noise. If machines take
+    turns, it is 0.67 times as large.
 
     Attributes:
         nodes: "uniform" gives every node the same noise. "sensitivity" makes the standard deviation of a node's noise
@@ -103,9 +104,9 @@ class Tree(Factor):
         restart: number of rounds after which a new tree begins. The noise of finished trees stays in later sums. None
             is one tree for all rounds.
 
-    The examples compute the squared norm by which one record changes all nodes together. The record changes the vectors
-    of the rounds that use it by a norm of 1. In sums, a vector that is k rounds old has weight (1 − alpha)^k, so
-    alpha = 0 gives running sums:
+    The examples compute the squared norm by which one record changes all nodes together. In every round that uses the
+    record, the record changes the round's vector by a norm of 1. In sums, a vector that is k rounds old has weight
+    (1 − alpha)^k, so alpha = 0 gives running sums:
 
     >>> once = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
     >>> Tree().squares(once, rounds=4, alpha=0.0).tolist()  # the nodes of the rounds 1, 1 to 2, and 1 to 4
