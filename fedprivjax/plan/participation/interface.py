@@ -111,14 +111,14 @@ class Participation(Decorated):
     def examples(self, rounds: int) -> int:
         """Return the number of examples that a run of `rounds` rounds takes from a dataset that all machines share.
 
-        Each machine takes one example in each of its rounds.
+        By default, every slot takes one example in every round, also an empty slot.
         """
         return rounds * self.per_round
 
     def most_rounds(self, examples: int) -> int:
         """Return the largest number of rounds for which one common dataset of all machines has enough examples.
 
-        In each round in which a machine takes part, it takes an example that no machine has used before.
+        In every round, each slot takes an example that was not used before. By default, empty slots do so, too.
 
         Args:
             examples: number of examples in the dataset.
