@@ -124,7 +124,7 @@ class SavedRun:
             client: name or index of the client.
 
         Raises:
-            Refusal: if machines keep no states in this method, or there is no such client.
+            Refusal: if the run has no states of machines, or there is no such client.
         """
         if self.kept is None:
             remedy = "Use a method whose machines keep a state, with keep_own = True"
@@ -136,9 +136,9 @@ class SavedRun:
 
         A prediction is a class, by name or index, or for regression a value in the units of the target.
 
-        Rows may be raw, in the form that the dataset was made from. They are then scaled or encoded like the training
-        data, and the constant feature is appended. Rows may also have the form of `Dataset.features` already. Their
-        norms may exceed the dataset's bounds, which matter for training only.
+        Rows may be raw: they then have the form of the data from which the dataset was made. They are scaled or encoded
+        like the training data, and the constant feature is appended. Rows may also have the form of `Dataset.features`
+        already. Their norms may exceed the dataset's bounds, which matter for training only.
 
         **Privacy.** Predictions are post-processing of the parameters: the guarantee for the training data covers them,
         for any number of rows. The guarantee does not protect the rows themselves. Predictions with the model of one
@@ -154,7 +154,8 @@ class SavedRun:
 
         Raises:
             Refusal: if rows are not finite numbers, have the wrong number of features or lack a column. Also if a
-                category is neither in the training data nor in the public list, or if the model is a custom function.
+                category is neither in the training data nor in its column's public list, or if the model is a custom
+                function.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data = datasets.load("digits")
@@ -167,7 +168,7 @@ class SavedRun:
 
     @property
     def coefficients(self) -> "xr.DataArray":
-        """Parameters of a linear predictor with names; shape [feature], or [class, feature] for several classes.
+        """Parameters of a linear predictor, with labelled axes: [feature], or [class, feature] for several classes.
 
         They are the coefficients of the features on which the model was trained, after scaling or encoding.
 
@@ -269,13 +270,13 @@ class Run(SavedRun):
     Attributes:
         protocol: the protocol with its calibrated noise and its step size.
         plan: which machines took part in each round, and which records each message used. Samples of records may be
-            secret. Only `plan.public` may be published. The text of a run (`str`) shows nothing else of the plan.
+            secret. Only `plan.public` may be published. The text of a run (`str`) shows no secret part of the plan.
         data_used: number and percentage of stored examples that messages use, as text. If samples or participants are
             secret, it is an expected value. If examples are computed on demand, or if the guarantee hides numbers of
             records, the text says so instead of a number.
-        worse_than_constant: metrics, by name, whose last value is worse than that of the best constant prediction, each
-            with both values as text. The constant prediction is computed from the training labels, without privacy.
-            `save` does not write this field.
+        worse_than_constant: metrics whose last value is worse than their value for the best constant prediction. A
+            metric's name is mapped to these two values, as text. The constant prediction is computed from the training
+            labels, without privacy. `save` does not write this field.
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
         iterates: metrics at each evaluation: `iterates["output"]["test_loss"]`, for example, is the test loss of the
             reported parameters, shape [evaluations]. Other keys than "output" are further iterates of the protocol,

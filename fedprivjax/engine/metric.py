@@ -134,18 +134,20 @@ class Metric:
         needs: function `problem -> text`. The text names a requirement of the metric that the problem does not meet,
             such as "a test set". None if the problem meets all of them.
         private: function `problem -> bool`: True if the metric is computed from private data, so that no guarantee
-            covers it, False if not. None as its result, the default, means that this is unknown.
+            covers it, False if not. By default, the function returns None, which means unknown.
         limits: function `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are
             clipped.
         constant: function `problem -> float`: the metric's value for the best constant prediction, computed from the
-            training labels, or None if this makes no sense. Tables mark worse values.
+            training labels. Tables mark values that are worse. The function returns None for a metric that is not
+            compared with a constant prediction.
         better: "lower" or "higher": direction of improvement, by which the best configuration of a grid is selected.
         default: True if runs record the metric by default.
         label: text of titles and axes. If empty, the name is used, with spaces for underscores.
         unit: empty, or "%" for a fraction that is displayed in per cent.
         digits: number of displayed decimals.
         shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
-            and "against_costs" (rounds, bytes and gradients, if protocols differ in rounds or bytes).
+            and "against_costs" (against rounds, bytes, gradients and hours). The last one is drawn only if protocols
+            differ in rounds, bytes or hours.
         axis: name of the axis of a vector, or empty for a scalar. Along the axis "client", results have the clients'
             names. Tables and plots show scalars only.
         of_mean: metric with `of="mean"` that is displayed instead of the mean of this metric over runs or evaluations.
@@ -210,7 +212,7 @@ class Metric:
         return "–" if isnan(value) else f"{value * self.scale:{'+' * sign}.{self.digits}f}"
 
     def amount(self, value: float) -> str:
-        """Return a difference of two values of the metric as text: "0.02", or "2 points" for percentages."""
+        """Return a difference of two recorded values as text: "0.02", or "2 points" for a metric in per cent."""
         return f"{value * self.scale:g}" + (" points" if self.unit == "%" else "")
 
 

@@ -177,7 +177,7 @@ class ReadyRun:
             protocol: calibrated protocol. It may differ from `self.protocol` in its numbers, such as its noise: a sweep
                 calls this method once for the protocol of each of its configurations.
             seed: seed of the noise.
-            dimension: number of numbers in a message.
+            dimension: number of coordinates of a message.
         """
         return privacy_of(protocol).host_noise(self.plan, dimension, seed) if self.mechanism.uses_host_noise else None
 
@@ -224,15 +224,15 @@ def ready(
         participation: participation scheme, such as `Uniform`, or a custom one.
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: one integer, or `Seeds` to seed participation, samples of records and noise separately.
-        metrics: metrics to record: names such as "test_loss" (all are in `engine.metrics.METRICS`), `Metric` objects,
-            or callables `(problem, Snapshot) -> scalar`. None records the default metrics that can be computed for the
+        metrics: metrics to record: names such as "test_loss" (keys of `engine.metrics.METRICS`), `Metric` objects, or
+            callables `(problem, Snapshot) -> scalar`. None records the default metrics that can be computed for the
             problem.
         eval_every: number of rounds between evaluations. None evaluates about 20 times. The last round is always
             evaluated.
         delta: δ at which the guarantee states ε.
         order: order in which a machine uses its records, for methods that use one record per message: "shuffled" is one
-            pass in random order, "stored" one pass in the order of the data. "cyclic" and "reshuffled" are several
-            passes, in the same or in new random orders.
+            pass in random order, "stored" one pass in the order of the data. "cyclic" is several passes in the same
+            random order. "reshuffled" is several passes, each in a new random order.
         noise_method: name of the noise sampler, a key of `noise.chooser.METHODS`, or "auto" for the fastest. All
             samplers give the same distribution, except "normal", which is an approximation.
         target: privacy target for the calibration, instead of the protocol's target. None uses the protocol's.
@@ -243,7 +243,7 @@ def ready(
             rounds the factors to 10 bits. Products for noise are always in float32.
 
     Raises:
-        Refusal: if the settings are invalid. Nothing has been compiled yet.
+        Refusal: if the settings are invalid, before anything is compiled.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

@@ -189,9 +189,9 @@ def simulate(
     The checkpoint holds the run's whole state. The guarantee does not cover the states of machines in it.
 
     Raises:
-        Refusal: if the settings are invalid or differ from the checkpoint's settings, or the checkpoint is damaged, all
-            before anything is compiled. With `folder`, Refusal is raised at the first checkpoint if the protocol or a
-            metric calls a function on the host.
+        Refusal: before anything is compiled, if the settings are invalid or differ from the checkpoint's settings, or
+            the checkpoint is damaged. With `folder`, Refusal is also raised at the first checkpoint if the protocol or
+            a metric calls a function on the host.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

@@ -30,15 +30,15 @@ from fedprivjax.problem.program import by_shapes, products, typed_jit
 class Transcript(NamedTuple):
     """Everything that the adversary of the guarantee sees of a run, and the reported parameters.
 
-    Arrays have an entry for every slot of a round's cohort. A slot may be empty if fewer machines take part.
+    A round has `per_round` slots for participants. Some slots are empty if fewer machines take part.
 
     Attributes:
         queries: points at which machines compute gradients, for d parameters [rounds, d], or [0, d] if the adversary
             sees the final model only. With a trusted server, the adversary sees only these points and `broadcast`.
-        messages: noisy message of each participant, [rounds, per_round, d], 0 in empty slots. With a shuffler, the
-            messages of a round are in random order. For a `LinearAdversary`, who sees given linear functions of a
-            round's messages, they are these functions, [rounds, functions, d], and the first is the sum of all
-            messages. None with a trusted server.
+        messages: noisy message of each participant, [rounds, per_round, coordinates], 0 in empty slots. With a
+            shuffler, the messages of a round are in random order. If the adversary sees only linear functions of a
+            round's messages (`LinearAdversary`), the array has these functions, [rounds, functions, coordinates]. The
+            first function is the sum of all messages. None if the adversary sees no messages, as with a trusted server.
         params: reported parameters.
         plan: public part of the run plan (participants of each round, and records of each message). Arrays of secret
             participants or secret samples of records have width 0, and so have samples that would reveal numbers of
@@ -46,7 +46,7 @@ class Transcript(NamedTuple):
         internal: the server's memory after each round, leaves [rounds, ...], for trust "pan-private", in which the
             adversary reads it after one round of its choice. Otherwise ().
         steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots. None
-            if the guarantee does not treat local steps as visible, or if the adversary sees no messages.
+            if the guarantee does not treat local steps as visible, or if the adversary does not see single messages.
         broadcast: numbers that the server sends after each round in addition to the query point, leaves [rounds, ...],
             or () if there are none.
     """
@@ -76,10 +76,10 @@ def transcript(
     `simulate` computes only what the server needs, such as the sum of a round's messages. This function computes every
     machine's message and noise separately.
 
-    The arguments are the same as for `ready`. For d parameters, the messages take rounds · per_round · d floats of
-    memory. If the guarantee treats local steps as visible to the adversary, each step takes as much again. With the
-    same seed, and with `noise_method="materialised"` (each machine's noise is sampled separately), `simulate` computes
-    the same iterates.
+    The arguments are the same as for `ready`. For messages of d numbers, the messages take rounds · per_round · d
+    floats of memory. If the guarantee treats local steps as visible to the adversary, each step takes as much again.
+    With the same seed, and with `noise_method="materialised"` (each machine's noise is sampled separately), `simulate`
+    computes the same iterates.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem
