@@ -28,7 +28,8 @@ class Cell(Settings):
 
     Attributes:
         at: values of the swept settings to which the number belongs, by name, such as epsilon = 2.0.
-        value: the number. None lists the setting without a comparison.
+        value: the number, or None. The rules "above", "paired_above", "increases" and "decreases" of the section need
+            no number. With other rules, None shows the result without a comparison.
         sd: standard deviation over the published runs, or None if unknown.
         runs: number of published runs, or None if unknown.
     """

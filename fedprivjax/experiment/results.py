@@ -115,7 +115,7 @@ class Results(Mapping[str, xr.Dataset]):
 
 
 def load(results: str | Path) -> Results:
-    """Return the results in a folder, or in one netCDF file, such as its `results.nc`.
+    """Return the results in a folder, or in one netCDF file, such as the file `results.nc` of a folder.
 
     The field `settings` of the result is the text of the experiment file that was run.
 

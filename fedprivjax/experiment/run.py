@@ -62,7 +62,7 @@ def run(
             are added to it. None reuses nothing.
 
     Raises:
-        ValueError: if settings are invalid, before compilation, or the folder holds other results.
+        ValueError: before anything is compiled, if settings are invalid or the folder holds other results.
     """
     if folder is not None:
         from_first(lambda: results_folder.check_settings(folder, experiment, resume=resume))

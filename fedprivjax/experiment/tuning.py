@@ -147,8 +147,8 @@ class Choice:
 
     Attributes:
         values: chosen values of the settings in the grid, by name.
-        score: mean of the metric by which combinations are compared (`select` in the section `[evaluation]` of the
-            experiment file). It is the mean for the chosen values, over all runs that did not diverge.
+        score: mean of a metric over the runs with the chosen values, without diverged runs. Combinations are compared
+            by this metric, the key `select` in the section `[evaluation]` of the experiment file.
         points: number of combinations in the grid.
         diverged: number of runs with the chosen values that diverged.
         why: text that describes the choice, its data and its effect on privacy.

@@ -127,9 +127,10 @@ def _code(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Results of private methods in comparable settings, one row per method. A notebook shows them as tables.
+    """Results of private methods in comparable settings, one row per method.
 
-    A row has the metric's mean and interval, the realised ε, the number of seeds, and the costs.
+    A row has the metric's mean and interval, the realised ε, the number of seeds, and the costs. A notebook shows the
+    leaderboard as tables.
 
     Rows belong to one comparison, and so to one table, if they have the same federation, metric, δ, target ε, protected
     unit, neighbouring relation and trust model. Rows without a target ε belong together if their realised ε is equal.

@@ -67,9 +67,9 @@ class Pilot:
             classes. None takes ten classes if d/10 is a whole number above ten, otherwise two.
         accuracy: accuracy of the best linear classifier on the data.
         clip: norm to which gradients, or changes of gradients, are clipped. The synthetic features have norms of at
-            most 1. For features of norm at most B, it corresponds to a clip of B·`clip`.
-        radius: radius of the ball that constrains the parameters. For features of norm at most B, it corresponds to a
-            radius of `radius`/B.
+            most 1. On data with features of norm at most B, the corresponding clip is B·`clip`.
+        radius: radius of the ball that constrains the parameters. On data with features of norm at most B, the
+            corresponding radius is `radius`/B.
 
     Raises:
         Refusal: if a number is out of range.

@@ -55,9 +55,10 @@ def plan(
         epsilon: target ε at `delta`, one value or several. The noise is calibrated to it.
         protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", also names of
             algorithms. None compares all.
-        pilot: True, or a `Pilot` with its settings, to run every method on synthetic data of these sizes, too. The runs
-            use the method's default settings with clipping, and noise calibrated to ε on the schedule of the seed. They
-            read no private records. False runs nothing.
+        pilot: True, or a `Pilot` with its settings, to run every method on synthetic data, too. The data have the
+            given numbers of machines, records and parameters. The runs use the method's default settings with clipping.
+            The noise of each run is calibrated to ε on the run's own schedule. No private records are read. False runs
+            nothing.
         progress: True displays the progress of the pilot. A callable is called with (finished runs, all runs).
         setting: the other fields of `Setting`:
 
@@ -130,9 +131,7 @@ def plan(
 def mapping(found: xr.Dataset) -> dict[str, Any]:
     """Return the result of `plan` as JSON values: its settings, and a list `plans`.
 
-    The list has one entry for each protocol and ε.
-
-    Unknown numbers are None.
+    The list has one entry for each protocol and ε. Unknown numbers in an entry are None.
 
     Args:
         found: dataset that `plan` returned.
