@@ -197,8 +197,8 @@ class LinearAdversary(Adversary):
     The package derives the adversary's view of a run, and the guarantee against it.
 
     In this example, each of two edge servers sums the messages of its machines, and the adversary sees these sums. The
-    method `exposures` returns μ of each machine, divided by its value for a message that is seen alone. In a sum of two
-    messages, the noise variance is twice as large, so μ² is half as large.
+    method `exposures` returns each machine's μ, divided by the μ of a machine whose message is seen alone. In a sum of
+    two messages, the noise variance is twice as large, so μ² is half as large.
 
     >>> @dataclass(frozen=True)
     ... class Edges(LinearAdversary):
@@ -313,8 +313,8 @@ class SecureSum(LinearAdversary):
 class ThirdParty(LinearAdversary):
     """Adversary from outside who sees all that the server broadcasts, but no messages or senders.
 
-    If a trusted server adds the noise, it hides each message, and the guarantee is stronger if participation is secret.
-    If machines add the noise, each message is hidden by the noise of all machines of its round.
+    If a trusted server adds the noise, this noise hides each message. Secret participation then gives a smaller ε. If
+    machines add the noise, each message is hidden by the noise of all machines of its round.
     """
 
     name: ClassVar[str] = "third-party"
@@ -331,8 +331,8 @@ class ThirdParty(LinearAdversary):
 class FinalModel(LinearAdversary):
     """Adversary from outside who sees only the model after the last round.
 
-    Its guarantee is that of a `ThirdParty`, who also sees all earlier models. A smaller ε because earlier models are
-    hidden is not claimed.
+    The guarantee is the same as for a `ThirdParty`, who also sees all earlier models. It is not improved although
+    earlier models are hidden.
     """
 
     name: ClassVar[str] = "final-model"

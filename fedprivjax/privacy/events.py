@@ -88,7 +88,7 @@ class Event:
 
     @property
     def cache_key(self) -> tuple[Any, ...] | None:
-        """Key under which the noise that meets a target is cached on disk, or None if it is not cached.
+        """Key under which calibrated noise is cached on disk, or None if the noise is not cached.
 
         Noise that is fast to compute is not cached. The key holds all values on which `target_ratio` depends, except
         the noise and the target.
@@ -153,10 +153,10 @@ class Event:
         return np.nan if self.mus is None else self.mus.max
 
     def for_group(self, size: int, one_machine: bool = False) -> Self:
-        """Return the event if groups of protected units change together, instead of single units.
+        """Return the event whose guarantee protects groups of units, instead of single units.
 
-        Its ε holds if any `size` units change. It is computed from the mechanism, and is therefore smaller than the
-        general bound of group privacy.
+        The ε of this event holds if any `size` units change together. It is computed from the mechanism, and is
+        therefore smaller than the general bound of group privacy.
 
         Args:
             size: number of units in a group.

@@ -90,7 +90,7 @@ def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
 
 
 def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
-    """Return the Rényi divergence that Gaussian differential privacy with parameter μ allows at most: `α·μ²/2`.
+    """Return the largest Rényi divergence under Gaussian differential privacy with parameter μ: `α·μ²/2`.
 
     Here α > 1 is the `order` of the divergence. Reshef & Levy state their theorems in this form and write ρ for μ.
 

@@ -43,8 +43,8 @@ class PrivacyGuarantee:
         accounting: text that says how ε was derived.
         event: description of the releases (an `Event`), from which ε at another δ is computed. None if it is not known.
         listed: pairs (ε, δ) for which the guarantee is known, if it was converted from another one. None otherwise.
-        proved: True if the values are proved upper bounds, False if a source only claims them. Converted and saved
-            guarantees keep it.
+        proved: True if the values are proved upper bounds, False if a source only claims them. Converted
+            guarantees, and guarantees from files, keep this value.
         streams: random streams of the run, which identify its seed. `then` refuses to compose two runs with the same
             seed. Streams are neither printed nor saved: a guarantee from a file, or of a planned run, has none.
 
@@ -116,7 +116,7 @@ class PrivacyGuarantee:
 
     @property
     def large(self) -> bool:
-        """True if ε is above 10, a guarantee that says little. Tables and plots mark such results."""
+        """True if ε is above 10, where a guarantee says little. Tables and plots mark such results."""
         return self.epsilon > LARGE_EPSILON
 
     @property
@@ -199,22 +199,22 @@ class PrivacyGuarantee:
         """Return the smallest μ of Gaussian differential privacy that the guarantee implies.
 
         If the guarantee states μ, this is the result. Otherwise the μ covers the guarantee's (ε, δ) at all δ ≥ `floor`.
-        The result also says how much is lost by stating only μ (`regret`). Consider a test between neighbouring
-        datasets at a fixed false-positive rate. The guarantee and μ each imply a smallest false-negative rate of such a
-        test. The regret is the largest difference of the two.
+        The result also says how much is lost by stating only μ (`regret`). Consider tests between neighbouring datasets
+        with a given false-positive rate. The guarantee and μ each imply a smallest false-negative rate of such tests.
+        The regret is the largest difference of these two, over all false-positive rates.
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 
     def for_group(self, size: int, unit: str | None = None, *, exact: bool = False) -> "PrivacyGuarantee":
-        """Return the guarantee if k = `size` protected units change together, instead of a single one.
+        """Return the guarantee that protects groups of k = `size` units, instead of single units.
 
-        For Gaussian mechanisms (where μ becomes kμ) and Poisson samples, ε is computed from the mechanism, at the same
-        δ. Otherwise it follows from the general bound of group privacy, which is looser: (ε, δ) becomes `(kε, δ·(e^{kε}
-        − 1)/(e^ε − 1))`.
+        The result holds if any k units change together. For Gaussian mechanisms (where μ becomes kμ) and Poisson
+        samples, ε is computed from the mechanism, at the same δ. Otherwise, ε follows from the general bound of group
+        privacy, which is looser: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
 
         Args:
             size: number k of units in a group. They may be on different machines.
-            unit: text that names the group in the result. By default "any k of: " and the guarantee's unit.
+            unit: text that names the group in the result. By default, it is "any k of: " and the guarantee's unit.
             exact: True to raise Refusal instead of using the general bound.
 
         Raises:
@@ -265,15 +265,17 @@ class PrivacyGuarantee:
             raise Refusal(f"relation must stay {self.relation!r}: {level} give no bound for {relation!r}") from error
 
     def for_user(self, records: int, *, exact: bool = False) -> "PrivacyGuarantee":
-        """Return the guarantee for a user with up to `records` records on one machine, if all of them change together.
+        """Return the guarantee for one user, whose records may all change together.
+
+        A user has at most `records` records, all of them on one machine.
 
         Args:
             records: largest number of records of a user.
             exact: True to raise Refusal instead of using the general bound of group privacy.
 
         Raises:
-            Refusal: if the guarantee's unit is not one record, if the bound is not exact although `exact` is set, or if
-                there are so many records that δ would reach 1.
+            Refusal: if the guarantee's unit is not one record, if `exact` and no exact guarantee is known, or if there
+                are so many records that δ would reach 1.
 
         >>> user = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])).for_user(3)
         >>> user.mu, user.unit
@@ -286,9 +288,10 @@ class PrivacyGuarantee:
         return group_guarantee(self, records, unit, self.relation, exact=exact, one_machine=True)
 
     def then(self, other: "PrivacyGuarantee", records: str = SAME, *, delta: float | None = None) -> "PrivacyGuarantee":
-        """Return the guarantee of two runs together, this one and another, such as one that starts from its output.
+        """Return the guarantee of this run and another one together.
 
-        How parameters are composed depends on the records:
+        The other run may, for example, start from the parameters of this run. The rule of composition depends on the
+        records:
 
         * Same records: two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). If a μ is not known, privacy
           loss distributions that bound the losses of both runs are composed. If a guarantee without μ was read from a
@@ -297,8 +300,9 @@ class PrivacyGuarantee:
           2009, Theorem 4).
 
         If both runs have the same number of machines, machine k must be the same one in both, and μ are composed
-        machine by machine. Otherwise the largest parameters of both runs are composed. If the adversaries differ, the
-        result is for the one who sees less.
+        machine by machine. Otherwise the largest parameters of both runs are composed. If the trust models differ, the
+        result is for the one in which the adversary sees less. An adversary other than the default of its trust
+        model must be the same in both runs.
 
         The runs must have different seeds. Equal seeds give equal noise, which cancels in the difference of two
         releases, and raise Refusal. The seeds of a guarantee from a file, or of a planned run, are not known. In that
@@ -316,8 +320,8 @@ class PrivacyGuarantee:
 
         Raises:
             Refusal: if both runs have the same random noise, secret samples or secret participation; if unit or
-                relation differ; if the two δ differ and `delta` is not given; if neither adversary sees everything that
-                the other one sees; or if records are disjoint and the unit is not one record.
+                relation differ; if the two δ differ and `delta` is not given; if the adversaries do not fit together;
+                or if records are disjoint and the unit is not one record.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)
@@ -332,8 +336,8 @@ class PrivacyGuarantee:
     def dp_event(self) -> "DpEvent":
         """Return the releases of the least private machine as an event of the library dp-accounting.
 
-        If the guarantee has no `event` but a known μ, the result is one Gaussian mechanism with this μ. Which
-        neighbouring relation dp-accounting then needs is described at `Event.dp_event`.
+        If the guarantee has no `event` but a known μ, the result is one Gaussian mechanism with this μ. To compute ε,
+        dp-accounting needs the right neighbouring relation: see `Event.dp_event`.
 
         Raises:
             Refusal: if dp-accounting has no such event, or if only ε is known.

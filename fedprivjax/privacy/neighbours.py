@@ -28,10 +28,10 @@ class Neighbours(Adversary):
     machine that learns most.
 
     In the example, six machines on a ring send one message each. The method `between` returns μ of Gaussian
-    differential privacy of each machine against each other machine, divided by its value for a message that is seen
-    alone. The printed squares are those of machine 0. Its neighbours 1 and 5 see its message, so the square is 1.
-    Machine 2 knows the messages 1, 2 and 3, and the sum of all. It therefore knows the sum of the messages 0, 4 and 5,
-    whose noise variance is three times as large, so the square is 1/3.
+    differential privacy of each machine against each other machine, divided by the μ of a machine whose message is seen
+    alone. The printed squares are those of machine 0. Machines 1 and 5 are its neighbours and see its message, so the
+    square is 1. Machine 2 knows the messages 1, 2 and 3, and the sum of all. It therefore knows the sum of the messages
+    0, 4 and 5. The noise variance of this sum is three times as large, so the square is 1/3.
 
     Attributes:
         graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph. In an
@@ -70,7 +70,7 @@ class Neighbours(Adversary):
         The result is float64 of shape [machines, observing machines], with 0 on the diagonal.
 
         Args:
-            run: run with this adversary that is prepared but not started, the result of `fedprivjax.ready`.
+            run: prepared run with this adversary, as `fedprivjax.ready` returns it.
 
         Raises:
             Refusal: if `run` is not such a run, or if its guarantee does not follow from Gaussian noise in messages.

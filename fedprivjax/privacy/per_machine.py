@@ -22,8 +22,8 @@ class Grouped:
     Attributes:
         values: number of each group, float64 [groups].
         counts: how many machines each group has, int [groups].
-        group: index of each machine's group, int [machines], or None if the file from which this was read does not have
-            it.
+        group: index of each machine's group, int [machines]. None if the groups were read from a file without these
+            indices.
 
     >>> Grouped.of([2.0, 1.0, 2.0]).counts.tolist()
     [1, 2]

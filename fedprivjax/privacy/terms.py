@@ -146,7 +146,7 @@ class Terms:
         theorem: theorem that proves the guarantee, with its source.
         assumptions: assumptions of the guarantee.
         unit: protected unit, in which neighbouring datasets differ, such as "one record of one machine".
-        relation: neighbouring relation: "replace-one", or "add-or-remove-one", for the unit.
+        relation: neighbouring relation: "replace-one" (one unit is replaced) or "add-or-remove-one".
         composed: theorem of each run, in order, if several runs are composed; otherwise empty.
         adversary: name of the adversary with its settings; empty for the default adversary of the trust model.
         sees: text that says what this adversary sees.

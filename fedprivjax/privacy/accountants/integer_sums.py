@@ -48,7 +48,7 @@ def rounded_norm(norm: Any, beta: float, dimension: int) -> Any:
 
         min(c + √D, √(c² + D/4 + √(2·ln(1/β))·(c + √D/2)))
 
-    The norm exceeds it with probability at most β (Kairouz, Liu & Steinke 2021, Theorem 1).
+    The norm exceeds this bound with probability at most β (Kairouz, Liu & Steinke 2021, Theorem 1).
 
     Args:
         norm: c, bound on the L2 norm before rounding. It is a number, or a traced array.

@@ -132,7 +132,7 @@ def _least(tails: Tails, ratio: Callable[[int], float], delta: float, places: ra
 
 @dataclass(frozen=True)
 class BinomialSums(RecordAccountant):
-    """Accountant of private sums over users behind a shuffler, who send their vectors as single bits.
+    """Accountant of private sums over users who send vectors as single bits, through a shuffler.
 
     A user randomly rounds each coordinate of a vector to an integer, sends the integer as bits, and adds random bits to
     them. The server sees only the sum of all bits. The random bits are binomial noise in this sum. A user has one
@@ -205,7 +205,7 @@ class BinomialSums(RecordAccountant):
         """Return the smallest noise whose ε is at most `epsilon`, as a ratio to the sensitivity.
 
         It is the standard deviation of one user's noise, divided by the largest change of the sum if one record is
-        replaced.
+        replaced. With `accounting` "paper", it is the noise by the paper's rule, which need not be the smallest.
 
         Args:
             epsilon: target ε.
