@@ -133,10 +133,10 @@ def general_problem(
             examples, ...].
         start: initial parameters, a pytree.
         constraint: set of allowed parameters, such as `Ball(radius)`. None is the whole space.
-        lipschitz: bound G on the gradient norm of one example's loss on the constraint set, or None if unknown: one
-            number, or one per machine. Methods that do not clip need it.
-        smoothness: Lipschitz constant L of the gradient of one example's loss on the constraint set, or None if
-            unknown. Methods that do not clip may need it, too.
+        lipschitz: bound G on the gradient norm of one example's loss on the constraint set: one number, or one per
+            machine. None if no bound is known. Methods that do not clip need a bound.
+        smoothness: Lipschitz constant L of the gradient of one example's loss on the constraint set. None if unknown.
+            Some methods that do not clip need it.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.
@@ -154,9 +154,10 @@ def general_problem(
         clipping: computation of clipped gradients. "rows" computes and clips the gradient of every record. "ghost"
             never forms them: it computes their norms from the inputs and output gradients of dense layers, and the
             clipped sum as a matrix product (ghost clipping). It requires a method whose messages are gradients at one
-            point. "auto" is "ghost" for such methods if the network has at least 50,000 parameters, half of them in
-            dense layers, otherwise "rows". Methods that send bits to a shuffler (`BitMean`) always use "rows", and so
-            do algorithms that read `Growing()` with one record per message.
+            point. "auto" is "ghost" for such methods if the network has at least 50,000 parameters, and at least half
+            of them in dense layers, otherwise "rows". Methods that send bits to a shuffler (`BitMean`) always use
+            "rows". So do methods in which machines build up sums over rounds (`Growing()`), if a message uses one
+            record.
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, or leaves of the pool have different

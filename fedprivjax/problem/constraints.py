@@ -37,7 +37,7 @@ FAR = 16  # more than 1, so that rounding at this distance cannot affect the pro
 class ConstraintSet(Decorated):
     """Base class of convex constraint sets of parameters.
 
-    A subclass defines `project`. If the set is bounded, it also defines `diameter` and `radius`, which are infinite by
+    A subclass defines `project`. For a bounded set, it also defines `diameter` and `radius`, which are infinite by
     default.
 
     Attributes:
@@ -58,7 +58,7 @@ class ConstraintSet(Decorated):
     def contains(self, params) -> bool:
         """Return True if `params` are in the set, up to float32 rounding.
 
-        Unless a subclass overrides it, this compares `params` with their projection.
+        By default, `params` are compared with their projection.
         """
         before, after = flat(params), flat(self.project(params))
         return bool(np.linalg.norm(after - before) <= CLOSE * (1 + np.linalg.norm(before)))

@@ -28,7 +28,8 @@ class LinearLoss:
         classifies: True if labels are class indices. Default: True if `outputs` is positive. Set it for two classes
             with one scalar score.
         squared: True if the loss is half the squared error. The metric `relative_mse` requires this.
-        convex: True if the loss is convex in the score, and therefore in the parameters.
+        convex: True if the loss is convex in the score. It is then convex in the parameters, too, because the score is
+            linear in them.
         least: lower bound on the loss, or −inf if no bound is declared.
     """
 
@@ -66,8 +67,8 @@ class LinearLoss:
     def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
         """Return the loss for examples whose feature vector has this L2 norm.
 
-        It is the loss itself. A Moreau envelope (`Moreau`) is an exception, because as a function of the score it
-        depends on the norm.
+        By default, it is the loss itself. A Moreau envelope (`Moreau`) returns another loss, because its value at a
+        given score depends on the norm.
         """
         return self
 
@@ -120,8 +121,8 @@ class LinearLoss:
     def label_range(self) -> tuple[float, float]:
         """Return (smallest, largest) valid label.
 
-        Default: if the loss classifies, the indices of its classes, which are two for one scalar score. Otherwise
-        (−inf, inf).
+        Default: (0, number of classes − 1) if the loss classifies, otherwise (−inf, inf). A loss with one scalar score
+        has two classes.
         """
         return (0, (self.outputs or 2) - 1) if self.classifies else (-inf, inf)
 

@@ -120,7 +120,7 @@ class Squared(LinearLoss):
     """Half the squared error, `(s − y)²/2`, for score s and label y with `|y| ≤ label_bound`.
 
     For features of norm at most B, it has smoothness L = B². For parameters of norm at most r, it has Lipschitz
-    constant G = B·(B·r + label_bound). It is infinite if the parameters are not bounded.
+    constant G = B·(B·r + label_bound). If the parameters are not bounded, G is infinite.
 
     Args:
         label_bound: public bound on `|y|`.

@@ -74,8 +74,8 @@ class LSTM(nn.Module):
         embedding: number of features into which a token is embedded.
         scores: number of scores, or None for the number that the loss needs.
         tokens: number of different tokens, including the padding, which is the last one. None is the dataset's number.
-        each: True for scores of each token, False for scores of the whole sequence. None takes the first if each token
-            of the dataset has a label, otherwise the second.
+        each: True for scores of each token, False for scores of the whole sequence. None is True if each token of the
+            dataset has a label, otherwise False.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> data = datasets.from_sequences([[0, 1, 2], [2, 1]], tokens=3, length=3)

@@ -158,7 +158,7 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
     x. `Moreau` is the variant without a restriction of v. The gradient is b·(w − v) at the minimiser v, which bisection
     finds. On the ball, the gradient has Lipschitz constant b, and the envelope has the Lipschitz constant of the loss,
     as with `Moreau`. Both envelopes are equal if the minimiser of `Moreau` is in the ball. `Moreau` is faster for a
-    linear predictor, because its gradient is a multiple of x.
+    linear predictor, because the gradient of its envelope is a multiple of x.
 
     Args:
         loss: `Hinge`, `Absolute` or `Pinball`.

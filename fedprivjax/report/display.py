@@ -78,13 +78,13 @@ def experiment_summary(experiment: Experiment, results: Results) -> Summary:
 
 
 def table(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Tables:
-    """Return results as tables, which the command line prints in the same form.
+    """Return results as tables, in the form in which the command line prints them.
 
     Args:
         results: a results folder, the result of `load`, the dataset of a sweep, or several such datasets by the label
             of their protocol.
-        metric: metric whose table is returned, with that of the realised ε if the other does not state it. None returns
-            all tables.
+        metric: metric whose table is returned. A second table with the realised ε is added if the first one does not
+            state it. None returns all tables.
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
 
@@ -118,12 +118,11 @@ def plot(
     Args:
         results: a results folder, the result of `load`, the dataset of a sweep, several such datasets by the label of
             their protocol, or one run.
-        metric: metric to draw. Default: the first metric that the command line draws, or for a run all metrics. If a
-            metric has one value per client and `against` is None, the plot is a histogram over clients. For a run,
-            `metric` may also name one of these plots: "participation" shows which machines take part in which round,
-            and "machine_epsilon" shows the ε of each machine, or a histogram of more than 30 machines. "epsilon" is the
-            ε of the rounds so far, and "noise_correlation" shows correlations of the noise over rounds or between
-            machines.
+        metric: metric to draw. Default: the first metric that the command line draws. For one run, the default is all
+            its scalar metrics. If a metric has one value per client and `against` is None, the plot is a histogram over
+            clients. For one run, `metric` may also name one of these plots: "participation" (machines that take part in
+            each round), "machine_epsilon" (ε of each machine, as a histogram if there are more than 30), "epsilon" (ε
+            of the rounds so far), or "noise_correlation" (correlations of the noise over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
             (simulated), or any swept setting. "costs" has a panel for each of rounds, bytes, gradients and hours.
             "grid" draws heat maps over two swept hyper-parameters, those with the most values. Default: "epsilon" if ε

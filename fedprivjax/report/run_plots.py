@@ -44,7 +44,7 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
 
     Args:
         shown: a recorded metric; "participation", the rounds in which every machine takes part; "machine_epsilon", the
-            ε of each machine, or a histogram of more than 30; "epsilon", the ε of the first rounds;
+            ε of each machine, as a histogram if there are more than 30; "epsilon", the ε of the first rounds;
             "noise_correlation", of noise that is correlated over rounds or between machines; or None for every
             recorded metric of scalars.
         against: "round" or "hours", for metrics.
@@ -122,12 +122,11 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
 
 
 def participation(run: SavedRun | ReadyRun) -> Figure:
-    """Plot which machines take part in each round of a run: black if a machine does, grey if it drops out.
+    """Plot which machines take part in each round of a run.
 
-    The horizontal axis is the round, the vertical axis the machine.
-
-    If there are more than 400 machines or rounds (`CELLS`), several of them share a row or column, whose shade is their
-    mean.
+    The horizontal axis is the round, the vertical axis the machine. A cell is black if the machine takes part in the
+    round, and grey if it drops out. If there are more than 400 machines or rounds (`CELLS`), several of them share a
+    row or column. The shade of a cell is then a mean.
     """
     schedule = _plan(run).schedule
     if schedule.secret is not None:
