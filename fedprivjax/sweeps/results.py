@@ -63,8 +63,11 @@ def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
     """Return the privacy guarantee of one configuration (combination of swept settings) of a sweep.
 
     The runs of a configuration differ in their seeds, and so in their schedules. The result is the weakest of their
-    guarantees, so it holds for each of them. `PrivacyGuarantee.then` raises Refusal if it is combined with a run that
-    has a seed of this dataset, such as a run of another configuration, because equal seeds give equal noise.
+    guarantees, so it holds for each of them.
+
+    With `common_noise`, the default of a sweep, configurations have equal noise for equal seeds. In this case,
+    `PrivacyGuarantee.then` raises Refusal if the result is combined with the guarantee of another configuration, or of
+    another run with a seed of this dataset.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
@@ -191,8 +194,8 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the mean of a metric over each run's evaluations, without the dimension `round`.
 
-    Rounds without an evaluation are NaN, and are left out. The mean of a diverged run is NaN. For a gradient norm, the
-    mean is the expectation at a uniformly random evaluated iterate.
+    Rounds without an evaluation are NaN, and are left out. The mean of a diverged run is NaN. The mean of a gradient
+    norm, for example, is its expected value at an evaluated iterate that is chosen uniformly at random.
 
     Some metrics are functions of another, recorded metric. The function is then applied to the mean: "noise_rms", for
     example, is the root of the mean of "noise_mean_square".
@@ -290,9 +293,9 @@ def trials_as_seeds(data: xr.Dataset) -> xr.Dataset:
 def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the bytes that a machine sends in each run until a metric reaches a value, averaged over machines.
 
-    The round is the first evaluated one at which the metric is at least as good as the value (`rounds_to`). A run that
-    never reaches the value has NaN. The result assumes that all rounds of a run cost the same number of bytes, which is
-    exact if equally many machines take part in each.
+    A run reaches the value at the first evaluated round whose metric is at least as good (`rounds_to`). A run that
+    never reaches the value has NaN. The result assumes that all rounds of a run cost the same number of bytes. This is
+    exact if equally many machines take part in each round.
 
     Args:
         dataset: result of `sweep`.

@@ -118,8 +118,8 @@ def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
     but neither the protocol object nor the run plan.
 
     The run's guarantee is that of its configuration (`guarantee_of`), which holds for each of the seeds. It does not
-    cover that a configuration was chosen by its results. If `select` chose it, the text of the guarantee states this.
-    The cost `seconds` is the mean over all runs of the sweep.
+    cover the choice of a configuration by its results. If `select` made this choice, the text of the guarantee says
+    that it is not covered. The cost `seconds` is the mean over all runs of the sweep.
 
     Args:
         dataset: dataset with every swept setting and the seed fixed, such as `grid.sel(mu=2.0).isel(seed=0)`.

@@ -146,9 +146,10 @@ def sweep(
         common_noise: True if, for each seed, all configurations have the same noise (common random numbers). False if
             each configuration has independent noise. In both cases, all configurations of a seed have the same
             participants and samples of records, unless `resample` is given.
-        resample: names of swept settings, such as ["step_size"], for whose values participants, samples and noise are
-            sampled independently, even for the same seed. Name a setting if you select its best value. The result of
-            the selected value then has the same distribution as in a search with a separate run for each value.
+        resample: names of swept settings, such as ["step_size"]. Each value of these settings has its own participants,
+            samples of records and noise, even for the same seed. Name a setting if you select its best value. The
+            result of the selected value then has the same distribution as in a search with a separate run for each
+            value.
         keep: ["params"] to return the parameters of every run, too, which `run_of` reads. Their size is printed before
             the runs start.
         folder: folder for finished chunks (groups of runs that are computed together). An interrupted sweep resumes
@@ -163,8 +164,9 @@ def sweep(
             results only by rounding. On an accelerator, Refusal is raised if the compiled program of a chunk needs more
             than the free memory.
         min_chunks: smallest number of chunks. Many chunks are easier to share between processes, a few large chunks
-            keep an accelerator busier. With 1, the memory budget alone determines the size of chunks. There may be
-            fewer chunks if a device has fewer runs than `min_chunks`: each of its chunks has runs of one seed only.
+            keep an accelerator busier. With 1, the memory budget alone determines the size of chunks. If there are
+            fewer than `min_chunks` runs per device, the runs of one seed stay together if memory allows. There may then
+            be fewer chunks.
         progress: True shows when plans are sampled and noise is calibrated, then after every chunk the finished runs
             and the time left. A callable is called with (finished runs, total runs).
         on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation, when the
@@ -189,8 +191,8 @@ def sweep(
           `guarantee_of` reads;
         * the costs of a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, of which only
           `seconds` differs between repetitions of a sweep;
-        * `idle_steps` and `client_state_bytes` for methods with local work or client state, and `hours` for
-          participation with delays;
+        * `idle_steps` (fraction of computed local steps that change nothing) and `client_state_bytes` for methods with
+          local work or client state, and `hours` for participation with delays;
         * with `keep=["params"]`, the parameters `params` of every run, with the last dimension `parameter` (see
           `run_of`).
 
