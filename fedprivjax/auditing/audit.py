@@ -195,8 +195,8 @@ def audit(
 
     Args:
         protocol: a protocol with a privacy target or a `noise_std`.
-        federation: a small federation, or None for one that suits the protocol: four machines with at least twelve
-            records each.
+        federation: a small federation. None takes one that suits the protocol: usually four machines, with at least
+            twelve records each.
         runs: number of runs on each of the two datasets. The bounds are computed from these runs. Further runs fix the
             weights and thresholds of the scores beforehand.
         delta: δ of the bounds on ε.

@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
 class SavedRun:
     """One finished run as `Run.save` writes it and `load_run` reads it: parameters, metrics and guarantee.
 
-    The protocol object and the run plan, whose samples of records may be secret, are not part of it.
+    A saved run has neither the protocol object nor the run plan. Samples of records in a plan may be secret.
 
     Attributes:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].

@@ -124,7 +124,7 @@ class NoisyUpdates:
             or a `Pairwise`.
         stateful: True if a machine keeps a state between rounds.
         encoder: encoder of the machines' messages, or None. Machines then add their noise before it.
-        dimension: number of numbers in a message.
+        dimension: number of coordinates of a message.
     """
 
     trust: str

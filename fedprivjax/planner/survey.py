@@ -89,9 +89,9 @@ def plan(
         * `realised_epsilon` and `realised_mu`: privacy of a run with this noise, for a schedule of participants and
           records that is sampled from `seed`. `realised_epsilon` may be below the target.
         * `step_size`, the costs of a run, and the `guarantee` as JSON.
-        * `refusal`: reason why a method cannot be used, or empty. Its numbers are then NaN.
-        * With a pilot, `pilot_accuracy`: test accuracy, averaged over seeds, and `pilot_interval`: half of its 95%
-          interval.
+        * `refusal`: reason why a method cannot be used. The numbers of such a method are NaN. Empty for other methods.
+        * With a pilot, `pilot_accuracy`: test accuracy, averaged over seeds, and `pilot_interval`: half-width of its
+          95% interval.
         * With a pilot, `pilot_place`: rank of the method: 1 plus the number of methods whose interval lies wholly above
           its own.
         * With a pilot, `pilot_seconds` (wall time of the fastest run), and `pilot_epsilon`, `pilot_rounds`,

@@ -101,7 +101,7 @@ class Event:
         return None
 
     def epsilons(self, delta: float) -> Grouped:
-        """Return an upper bound on every machine's ε at δ, which is inf without noise."""
+        """Return an upper bound on every machine's ε at δ, or inf without noise."""
         if self.mus is None:
             raise Undefined("an event must define epsilons, or mus")
         return self.mus.map(lambda mu: gdp.epsilon(mu, delta))

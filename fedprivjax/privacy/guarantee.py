@@ -305,8 +305,8 @@ class PrivacyGuarantee:
         model must be the same in both runs.
 
         The runs must have different seeds. Equal seeds give equal noise, which cancels in the difference of two
-        releases, and raise Refusal. The seeds of a guarantee from a file, or of a planned run, are not known. In that
-        case, compare the seeds yourself.
+        releases. Refusal is therefore raised for equal seeds. The seeds of a guarantee from a file, or of a planned
+        run, are not known. In that case, compare the seeds yourself.
 
         The composed guarantee assumes that neither the number of runs nor their privacy parameters were chosen by
         results on the data.

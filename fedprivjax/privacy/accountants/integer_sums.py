@@ -155,7 +155,7 @@ DISTRIBUTIONS = {
 def integer_epsilon(
     distribution: str, norms: Norms, variance: float, senders: int, releases: int, delta: float
 ) -> float:
-    """Return ε at δ if several sums of noisy integer messages are released, or inf if there is no noise.
+    """Return ε at δ of several released sums of noisy integer messages, or inf if there is no noise.
 
     Each sender adds independent noise to its message, and only sums of messages are seen.
 
