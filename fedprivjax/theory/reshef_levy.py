@@ -225,7 +225,7 @@ def step_size(
 
     Raises:
         Refusal: if a number is out of range, or if mu is inf and smoothness is None, so that nothing limits the step
-        size.
+            size.
 
     Source: Reshef & Levy 2024 (both trust models) and 2025 ("proportional"). The step sizes of "uniform", "gap" and
     "independent" are derived here by the same rule.

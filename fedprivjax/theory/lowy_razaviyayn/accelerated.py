@@ -233,7 +233,7 @@ def acsa_stages(
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
         printed: True divides by R_k(R_k+1)(R_k+2) in the formula for v_k below, as the paper prints it, instead of
-            multiplying by it. The result is always v_k = 2β.
+            multiplying by it. Then v_k is always 2β.
 
     Returns:
         Stages k = 1, 2, …. Stage k has R_k rounds, and its r-th round has the step size `2r/(4v_k + μr(r + 1))` with

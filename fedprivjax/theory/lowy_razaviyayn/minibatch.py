@@ -250,8 +250,8 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
     Returns:
         `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.1. The paper prints a square root in the definition of M̃. Its formulas
-    are right without this root, as here.
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1. The paper prints a square root in the definition of M̃. The paper's
+    formulas are right without this root, as here.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
     >>> minibatch_step(problem, rounds=10, smoothness=0.5, load=0.01)

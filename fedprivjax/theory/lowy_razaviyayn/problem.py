@@ -82,8 +82,7 @@ def privacy_load(
         epsilon: ε of the privacy budget, at most 2·ln(2/δ), or inf for no privacy (load 0).
         delta: δ of the privacy budget.
         rounds: R, number of rounds.
-        lipschitz: L, Lipschitz constant. The result is multiplied by its square, which gives L²·ξ; the default of 1
-            gives ξ.
+        lipschitz: L, Lipschitz constant. The result is L²·ξ, so the default of 1 gives ξ.
 
     Returns:
         `(L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
