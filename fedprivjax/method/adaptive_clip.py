@@ -42,7 +42,7 @@ class AdaptiveClip(Decorated):
 
     In a round with clip C, a machine sends two things: its update Δ, clipped to norm C, and the bit b = 1 if ‖Δ‖ ≤ C,
     or b = 0 otherwise. The server reads a noisy mean b̃ of the bits. The clip of the next round is C·exp(−η·(b̃ − γ)).
-    The clip therefore falls if b̃ exceeds γ: more than the fraction γ of the updates was within the clip.
+    The clip therefore falls if b̃, the estimated fraction of updates within the clip, exceeds γ.
 
     The message is (√(1 − u²)·Δ̃/C, u·(2b − 1)), where Δ̃ is the clipped update. Its L2 norm is at most 1. All its numbers
     get Gaussian noise of standard deviation z, the method's `noise_std`. With a trusted server, the noise is added to
@@ -149,7 +149,7 @@ class AdaptiveClip(Decorated):
         return jnp.where(multiplier > 0, multiplier / (2 * count_noise), EVEN)
 
     def update_factor(self, factor) -> Any:
-        """Return √(1 − u²), the factor by which a machine's message multiplies the update, in units of the clip.
+        """Return √(1 − u²), the factor of the update in a machine's message of norm at most 1.
 
         The message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the update, clipped to norm C. The sign is + if the
         update was within the clip. The L2 norm of the message is at most √((1 − u²) + u²) = 1.

@@ -311,9 +311,9 @@ class Algorithm(Part):
         """Return the increment u_z of one record z to the sum that its machine keeps over rounds.
 
         Only algorithms whose `reads` is `Growing()` define it, together with `remember`, instead of `message`. A
-        machine that takes part in round t updates its sum q to u + ((t−1)/t')·q, and sends it with noise. Here u is the
-        mean of u_z over the records that the machine uses in the round, and t' is the previous round in which it took
-        part. Before its first round, q is 0.
+        machine that takes part in round t replaces its sum q by u + ((t−1)/t')·q, and sends the new q with noise. Here
+        u is the mean of u_z over the records that the machine uses in the round, and t' is the previous round in which
+        the machine took part. Before its first round, q is 0.
 
         The increment is written as sums and multiples of `gradient(point)`, for example `2 * gradient(x) -
         gradient(before.received)`.

@@ -113,7 +113,7 @@ class Quantiser(Encoder):
 
 @dataclass(frozen=True)
 class Sparsifier(Encoder):
-    """Unbiased random sparsification: chosen coordinates are scaled up, the others are set to 0.
+    """Unbiased sparsification: randomly chosen coordinates are scaled up, the others are set to 0.
 
     If k of the d coordinates of a message x are chosen, each of them is multiplied by d/k. The expected squared error
     is then (d/k − 1)·‖x‖², and the encoded norm at most (d/k)·‖x‖. Only the k values are sent. Their positions need no

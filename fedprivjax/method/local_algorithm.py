@@ -59,7 +59,7 @@ class LocalAlgorithm(Part):
     defaults. `init` returns the server's state before the first round, and `point` the parameters that the server
     reports as its result. In a round, functions are called in this order:
 
-    1. `sends` returns the pytree that the server sends to the participating machines. Default: its state.
+    1. `sends` returns the pytree that the server sends to the participating machines. Default: the server's state.
     2. `enter` returns a machine's *carry*, the state of its local steps in this round. Default: the received point.
     3. In each local step, `ask` returns a formula, which is evaluated for each record of the minibatch. An example is
        `gradient(x) - gradient(y)`, where `gradient(x)` stands for the gradient of the record's loss at x. Default: the
@@ -99,7 +99,7 @@ class LocalAlgorithm(Part):
         return server
 
     def own(self, public: Public) -> Any:
-        """Return the state that a machine keeps between rounds, before it first takes part.
+        """Return the initial state that a machine keeps between rounds.
 
         All machines start with the same state. The default is the empty tuple: machines keep nothing.
         """

@@ -49,8 +49,8 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         unit: protected unit. "record" protects one record by noise in every local step. "machine" protects all records
             of a machine by clipping its message and adding noise. None, the default, adds no noise.
         clip: bound on the L2 norm of every record's message in a local step, enforced by clipping. If it is None,
-            records' messages are clipped to the loss's Lipschitz constant with unit = "record", and not clipped
-            otherwise.
+            records' messages are clipped to the loss's Lipschitz constant in runs with noise and unit = "record", and
+            not clipped otherwise.
         update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping: a number, or an
             `AdaptiveClip` that changes from round to round. Required with unit = "machine".
         trust: "none" or "server". A trusted server adds the noise itself, otherwise the machines add it. Default:

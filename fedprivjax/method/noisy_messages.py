@@ -59,7 +59,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the bound that the loss or the algorithm states.
+            clipped to the bound that the loss or the algorithm states, but only in runs with noise.
         trust: "none" if every machine adds noise to its messages, "server" if a trusted server adds noise to their
             mean.
         noise: "independent" for fresh noise in every message. Other values depend on the attribute `reads` of the
@@ -69,8 +69,8 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
               noise does not accumulate. The value sets the noise variance of a machine's messages. "uniform": all
               messages have the same variance. "proportional": the k-th message has a variance proportional to k.
               "gap": the variance is inversely proportional to the number of rounds until the machine's next message. A
-              list holds the standard deviations of the first, second, … message. Only their ratios matter. Instead of
-              this, a `SumFactor` such as `Toeplitz()` correlates the noise over the messages by a matrix.
+              list holds the standard deviations of the first, second, … message. Only their ratios matter. The value
+              may also be a `SumFactor` such as `Toeplitz()`, a matrix that correlates the noise over the messages.
             * `Mean()`: a `Pairwise`. Pairs of machines then also share noise: one machine adds it to its message, and
               the other subtracts it.
             * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The

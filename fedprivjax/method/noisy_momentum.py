@@ -40,7 +40,7 @@ class NoisyMomentum(MomentumPrivacy):
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the bound that the loss or the algorithm states.
+            clipped to the bound that the loss or the algorithm states, but only in runs with noise.
         factor: correlation of the noise over rounds:
 
             * "tree": a binary tree, whose nodes are intervals of rounds. Each node has independent noise of standard

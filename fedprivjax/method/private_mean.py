@@ -191,7 +191,7 @@ class GaussianMean(PrivateMean):
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the bound that the loss or the algorithm states.
+            clipped to the bound that the loss or the algorithm states, but only in runs with noise.
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
         relative_privacy: one number for each user, proportional to its ε. The user with the largest number has the
             target ε. None gives all users the target ε. It needs trust = "none", because in the other trust models one

@@ -90,8 +90,8 @@ class Privacy(Part):
         noise_rule: rule that computes the noise from a target.
         noise_follows: names of the privacy targets on which the result of `mechanism` depends. With (), the default, a
             sweep over privacy targets samples the noise once, and multiplies it by the `noise_std` of each target. A
-            subclass sets ("mu", "epsilon") if this is not enough, for example because the ratios of machines' noises
-            depend on ε. A sweep then samples the noise for each target.
+            subclass sets ("mu", "epsilon") if one sample cannot serve all targets, for example because the ratios of
+            machines' noises depend on ε. A sweep then samples the noise for each target.
         weighs_machines: True if different weights of machines are taken into account, in messages and in `event`.
         shares_noise: True if machines also share noise with each other. The function `event` does not count this noise,
             but the function `sent_noise` does.
@@ -214,7 +214,7 @@ class MessagePrivacy(Privacy):
 
     Attributes:
         clip: bound on the L2 norm of every record's message, enforced by clipping. None uses the bound that the loss or
-            the algorithm states.
+            the algorithm states, but only in runs with noise.
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
             is above 1 if the object needs gradients at further points.

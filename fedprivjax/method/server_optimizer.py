@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 class ServerOptimizer:
     """An optax optimiser for server or local steps, whose real-valued settings can be swept without recompiling.
 
-    A sweep names a number of the optimiser after the protocol's setting that holds the optimiser. For the setting
-    `server`, the number b1 of `optax.adam` is swept by `over={"server.b1": [0.5, 0.9]}`. For the optimiser of local
-    steps, the setting `local`, the name is "local.b1".
+    In a sweep, the name of an optimiser's number begins with the protocol's setting that holds the optimiser. For
+    example, `over={"server.b1": [0.5, 0.9]}` sweeps the number b1 of `optax.adam` in the setting `server`. In the
+    setting `local`, the optimiser of local steps, the name is "local.b1".
 
     The protocol's step size enters according to the factory:
 

@@ -58,7 +58,7 @@ class BitMean(PrivateMean):
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the bound that the loss or the algorithm states.
+            clipped to the bound that the loss or the algorithm states, but only in runs with noise.
         levels: g, number of steps into which the range of a coordinate is divided for rounding. Default: ⌈max(2√n,
             16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
         rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε. Let Δ be the L2

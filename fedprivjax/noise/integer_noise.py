@@ -105,7 +105,7 @@ class SummedIntegers(Mechanism):
 
     Every machine adds Skellam or discrete Gaussian noise to its message of integers. The function `summed_noise`
     samples the noise of the sums. This class samples nothing. It only returns the divisor of each round's sum. The
-    noise of the sum is divided by it, which gives the noise of the mean.
+    noise of the sum, divided by this number, is the noise of the mean.
 
     Attributes:
         inputs: divisor of each round's sum, float32 [rounds].

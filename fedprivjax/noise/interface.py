@@ -167,7 +167,7 @@ class Silent(Mechanism):
 class Randomised(Silent):
     """No added noise, because machines randomise their messages themselves, as in randomised response.
 
-    The protocol's function `client` or `encode` randomises a message, with a random key for each machine.
+    The function `encoded` of the privacy object randomises a message, with a random key for each machine.
     """
 
     inside = True

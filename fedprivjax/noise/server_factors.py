@@ -37,7 +37,7 @@ class AnySchedule(RoundFactor):
     """Noise of a trusted server whose guarantee holds for all participation schedules within two limits.
 
     The limits are that a machine takes part in at most `uses` rounds, and that these are at least `separation` rounds
-    apart. A guarantee counts the worst schedule within the limits. The noise and ε depend on the limits and the number
+    apart. A guarantee is for the worst schedule within the limits. The noise and ε depend on the limits and the number
     of rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is refused. The factors
     "toeplitz" and "optimal" are fitted to the worst schedule within the limits.
 

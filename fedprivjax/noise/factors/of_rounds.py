@@ -185,8 +185,8 @@ class BLT(RoundFactor):
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
     and σ = `noise_std`. This is as private as a release of F·x + σξ. Buffer i has the decay θ_i and the scale s_i.
     Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters
-    are those of `BufferedToeplitz` in the library jax_privacy. Its function `buffered_toeplitz.optimize` computes
-    parameters for a number of rounds.
+    are those of `BufferedToeplitz` in the library jax_privacy. The library's function `buffered_toeplitz.optimize`
+    computes parameters for a number of rounds.
 
     Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 

@@ -425,7 +425,7 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 
 
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
-    """Return Tran & Cutkosky's noise standard deviations of groups of tree nodes, relative to the first.
+    """Return Tran & Cutkosky's noise standard deviations of groups of tree nodes, divided by that of the first group.
 
     All epochs have N rounds and use the same records. There are three binary trees over rounds: of a_t, the gradient at
     the first iterate of the epoch; of d_t = a_t − a_{t−N}; and of r_t, the gradient at the current iterate minus a_t.
