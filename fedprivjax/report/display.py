@@ -125,8 +125,8 @@ def plot(
             of the rounds so far), or "noise_correlation" (correlations of the noise over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
             (simulated), or any swept setting. "costs" has a panel for each of rounds, bytes, gradients and hours.
-            "grid" draws heat maps over two swept hyper-parameters, those with the most values. Default: "epsilon" if ε
-            was swept, else the first swept setting, else "round".
+            "grid" draws heat maps over two swept hyper-parameters, those with the most values, or over one and ε.
+            Default: "epsilon" if ε was swept, else the first swept setting, else "round".
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
         style: "screen", "dark" (for dark pages), "paper" or "paper wide". A figure for a paper has text of 8 points. It
@@ -163,8 +163,8 @@ def _plot(this: Summary, metric: str | Metric | None, against: str | None) -> Fi
     against = against or next(iter(axes), plots.ROUND)
     if against == plots.GRID and plots.GRID not in axes:
         raise Refusal(
-            "grid must have two swept settings of methods (not ε or sizes) of three or more values to be drawn, got "
-            "fewer. If a [[protocol]] of a file has the grid, draw results[label], its whole grid"
+            "grid must have two swept settings of methods (not ε or sizes) of three or more values, or one and several "
+            "ε, to be drawn, got fewer. If a [[protocol]] of a file has the grid, draw results[label], its whole grid"
         )
     require_choice("axis of a plot", against, axes)
     metric = metric or usual_metric(this, against)

@@ -1,4 +1,4 @@
-"""Heat maps of a grid: a metric over the two largest swept settings of the methods."""
+"""Heat maps of a grid: a metric over two swept settings of the methods, or over one and the privacy level."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.layout import drawing
 from fedprivjax.layout.colours import letter_width
-from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, points_of
+from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, points_of, target_epsilon
 from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.summary import PANELS, Cells, Summary, as_good, at, tunable
@@ -26,19 +26,32 @@ TICKS = 10  # largest number of values along an axis that all have a label
 TURNED = 28  # number of characters of all labels along an axis above which they are written upwards
 MAPS = 12  # largest number of maps with one for each privacy level; otherwise there is one for the middle level
 ACROSS = 2  # panels per row, since a phone's page is narrow
+GRID_NEEDS = f"two swept settings of methods of at least {LEAST} values, or one and several privacy levels,"
 FRAME = "#d1242f"
 COLOURS = "cividis"  # monotone in lightness, also for colour-blind readers
 
 
 def grid_axes(this: Summary) -> list[str]:
-    """Return the two largest swept settings of the methods, the larger one first, or no names if there are not two."""
+    """Return the horizontal and the vertical axis of heat maps, or no names if there are none.
+
+    They are the two largest swept settings of the methods, the larger one first. If only one has `LEAST` values, the
+    vertical axis is the privacy level of several values.
+    """
     sizes: dict[str, int] = {}
+    levels: dict[str, int] = {}
     for data in this.whole.values():
         for name in tunable(data["diverged"], LEAST):
             sizes[name] = max(sizes.get(name, 0), data.sizes[name])
-    found = sorted(sizes, key=lambda name: -sizes[name])[:2]
+        for name in LEVELS:
+            if data.sizes.get(name, 1) > 1:
+                levels[name] = max(levels.get(name, 0), data.sizes[name])
+    found = [*_largest_first(sizes), *_largest_first(levels)][:2] if sizes else []
     held = any(set(found) <= set(data["diverged"].dims) for data in this.whole.values())
     return found if len(found) == 2 and held else []
+
+
+def _largest_first(sizes: dict[str, int]) -> list[str]:
+    return sorted(sizes, key=lambda name: -sizes[name])
 
 
 def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> Figure:
@@ -50,13 +63,16 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     the grid) and its realised ε, unless ε is swept. Further settings have their best values in every cell. The choice
     uses the results, so no guarantee covers it.
 
+    With one swept setting and several privacy levels, each level is a row of one map. The best cell of each row has the
+    frame, and its value and setting follow the row.
+
     Raises:
-        Refusal: if the methods have no two settings of at least `LEAST` values.
+        Refusal: if the methods have no two settings of at least `LEAST` values, and no such setting with several
+            privacy levels.
     """
     axes, whole = grid_axes(this), replace(this, best=this.whole)
     if not axes:
-        wanted = f"two swept settings of methods of at least {LEAST} values"
-        raise Refusal(f"results must have {wanted} to be drawn as a grid")
+        raise Refusal(f"results must have {GRID_NEEDS} to be drawn as a grid")
     drawn = whole.drawn(metric, (*axes, *LEVELS, *PANELS))
     if len(_panels(drawn, metric, axes)) > MAPS:
         drawn = whole.drawn(metric, (*axes, *PANELS))
@@ -67,20 +83,22 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     alike = all(  # maps of other values have a vertical axis of their own
         np.array_equal(mean[axes[1]], means[0][axes[1]]) for mean in means
     )
-    figure, maps = drawing.panelled(len(panels), 4.4, 3.6, across=ACROSS, sharey=alike)
+    by_level = axes[1] in LEVELS
+    figure, maps = drawing.panelled(len(panels), 5.4 if by_level else 4.4, 3.6, across=ACROSS, sharey=alike)
     width = figure.get_figwidth() / min(len(panels), ACROSS)
     for axis, (label, point), mean, each in zip(maps, panels, means, runs, strict=True):
-        _draw(axis, mean, cells, limits)
-        best = _mark(axis, each, cells.metric)
-        cell = {name: float(mean[name][best[name]]) for name in axes}
-        epsilon = float(at(drawn.epsilon[label], {**point, **cell}).max())
-        parts = [label, drawing.point_title(point, drawn.fixed)]
-        if np.isfinite(epsilon) and "ε" not in parts[1]:
-            parts.append(f"ε = {up(epsilon, 4)}")
-        edge = {name: " (edge)" * (best[name] in (0, mean.sizes[name] - 1)) for name in axes}
-        value = cells.metric.text(float(mean[best])) + cells.metric.unit + CHOSEN
-        at_cell = [f"{name} = {_short(cell[name])}{edge[name]}" for name in axes]
-        _entitle(axis, width, [part for part in parts if part], [f"best {value} at {at_cell[0]}", *at_cell[1:]])
+        _draw(axis, mean, cells, limits, drawn.best[label].attrs["delta"])
+        title = [label, drawing.point_title(point, drawn.fixed)]
+        if by_level:
+            _mark_rows(axis, mean, each, cells.metric)
+            best = [f"best {axes[0]}{CHOSEN} of each row at its right"]
+        else:
+            cell = _mark(axis, each, cells.metric)
+            epsilon = float(at(drawn.epsilon[label], {**point, **_values_at(mean, cell)}).max())
+            if np.isfinite(epsilon) and "ε" not in title[1]:
+                title.append(f"ε = {up(epsilon, 4)}")
+            best = _best_text(mean, cell, cells.metric)
+        _entitle(axis, width, [part for part in title if part], best)
     words, place = f"{cells.words}, mean over {this.over}", {"location": "bottom", "aspect": 7 * figure.get_figwidth()}
     bar = figure.colorbar(maps[0].collections[0], ax=maps, label=words, **place)
     figure.set_figheight(figure.get_figheight() + 0.5)
@@ -91,6 +109,26 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     return figure
 
 
+def _values_at(mean: xr.DataArray, cell: dict[str, int]) -> dict[str, float]:
+    """Return the values of the settings at a cell, by name."""
+    return {name: float(mean[name][place]) for name, place in cell.items()}
+
+
+def _edge(mean: xr.DataArray, name: str, place: int) -> str:
+    """Return the mark of the smallest and the largest value of a setting."""
+    return " (edge)" if place in (0, mean.sizes[name] - 1) else ""
+
+
+def _best_text(mean: xr.DataArray, cell: dict[str, int], metric: Metric) -> list[str]:
+    """Return the parts of a title that name the best cell's value and its settings."""
+    across_first = dict(reversed(cell.items()))
+    settings = [
+        f"{name} = {_short(value)}{_edge(mean, name, cell[name])}"
+        for name, value in _values_at(mean, across_first).items()
+    ]
+    return [f"best {metric.text(float(mean[cell]))}{metric.unit}{CHOSEN} at {settings[0]}", *settings[1:]]
+
+
 def _panels(this: Summary, metric: str | Metric, axes: list[str]) -> list[tuple[str, dict[str, float]]]:
     """Return the label and the point of each map."""
     levels = (*PANELS, *LEVELS)
@@ -98,12 +136,17 @@ def _panels(this: Summary, metric: str | Metric, axes: list[str]) -> list[tuple[
         (label, point)
         for label, runs in this.cells(metric).runs.items()
         if set(axes) <= set(runs.dims)
-        for point in points_of({name: runs[name].values.tolist() for name in levels if name in runs.dims})
+        for point in points_of(
+            {name: runs[name].values.tolist() for name in levels if name in runs.dims and name not in axes}
+        )
     ]
 
 
-def _draw(axis: Axes, mean: xr.DataArray, cells: Cells, limits: tuple[float, float]) -> None:
-    """Draw a map, with the values of the settings as ticks, and the means as text if there are few."""
+def _draw(axis: Axes, mean: xr.DataArray, cells: Cells, limits: tuple[float, float], delta: float) -> None:
+    """Draw a map, with the values of the settings as ticks, and the means as text if there are few.
+
+    A level μ is followed by its ε at this δ.
+    """
     name = COLOURS + "_r" * (cells.metric.better != "higher")
     image = axis.pcolormesh(
         np.ma.masked_invalid(mean.values), cmap=name, ec="face", lw=0.2, vmin=limits[0], vmax=limits[1]
@@ -111,10 +154,13 @@ def _draw(axis: Axes, mean: xr.DataArray, cells: Cells, limits: tuple[float, flo
     down, across = (str(name) for name in mean.dims)
     for ticks, name in ((axis.xaxis, across), (axis.yaxis, down)):
         step = -(-mean.sizes[name] // TICKS)
-        ticks.set_ticks(np.arange(0.5, mean.sizes[name], step), map(_short, mean[name].values[::step].tolist()))
+        values = mean[name].values[::step].tolist()
+        ends = [f"\n(ε = {up(target_epsilon(name, value, delta), 4)})" * (name == "mu") for value in values]
+        texts = [_short(value) + end for value, end in zip(values, ends, strict=True)]
+        ticks.set_ticks(np.arange(0.5, mean.sizes[name], step), texts)
     if sum(len(label.get_text()) + 1 for label in axis.get_xticklabels()) > TURNED:
         axis.tick_params("x", rotation=90)
-    axis.set(xlabel=across, ylabel=down)
+    axis.set(xlabel=across, ylabel=drawing.SYMBOLS.get(down, down) if down in LEVELS else down)
     if max(mean.shape) > WRITTEN:
         return
     for (row, column), value in np.ndenumerate(mean.values):
@@ -147,16 +193,35 @@ def _entitle(axis: Axes, width: float, first: list[str], second: list[str]) -> N
     axis.set_title("\n".join(filter(None, title)), fontsize=size * min(1, fitting / max(map(len, title))))
 
 
-def _mark(axis: Axes, runs: xr.DataArray, metric: Metric) -> dict[str, int]:
+def _mark(axis: Axes, runs: xr.DataArray, metric: Metric, first: int = 0) -> dict[str, int]:
     """Frame the best cell, and those with a mean within its interval. Return the best cell's place on each axis.
 
     Args:
         runs: value of each run, shape [down, across, seed].
+        first: row of the map in which the runs begin.
     """
     mean, half = (each.values for each in mean_interval(runs))
     best = divmod(int(best_point(runs.stack({POINT: runs.dims[:2]}), ["seed"], metric.better)), mean.shape[1])
     for (row, column), good in np.ndenumerate(as_good(mean, mean[best], half[best], metric)):
         if (row, column) == best or good:
             line = {"ls": "-", "lw": 2.5} if (row, column) == best else {"ls": ":", "lw": 1.5}
-            axis.add_patch(Rectangle((column + 0.05, row + 0.05), 0.9, 0.9, fill=False, ec=FRAME, **line))
+            axis.add_patch(Rectangle((column + 0.05, first + row + 0.05), 0.9, 0.9, fill=False, ec=FRAME, **line))
     return {str(name): place for name, place in zip(runs.dims[:2], best, strict=True)}
+
+
+def _mark_rows(axis: Axes, mean: xr.DataArray, runs: xr.DataArray, metric: Metric) -> None:
+    """Mark the best cell of each row as in `_mark`, and write its value and setting at the row's right end.
+
+    Args:
+        mean: means of the map, shape [down, across].
+        runs: value of each run, shape [down, across, seed].
+    """
+    down, across = (str(name) for name in mean.dims)
+    step = -(-mean.sizes[down] // TICKS)
+    for row in range(mean.sizes[down]):
+        best = _mark(axis, runs.isel({down: [row]}), metric, row)[across]
+        if row % step == 0:
+            value = metric.text(float(mean[row, best])) + metric.unit
+            setting = _short(float(mean[across][best])) + _edge(mean, across, best)
+            place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+            axis.annotate(f"{value} at {setting}", (1.0, row + 0.5), (4, 0), va="center", **place)

@@ -142,10 +142,30 @@ def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
         assert f"step_scale = {AXES['step_scale'][row]:g}{' (edge)' * (row in (0, 2))}" in words
         assert any(word.endswith(f"clip = {2**column}{' (edge)' * (column in (0, 4))}") for word in words)
     assert figure.get_supxlabel().startswith(CHOSEN_NOTE)
-    small = Summary({"ours": data.isel(clip=[0, 1])})
+    small = Summary({"ours": data.isel(clip=[0, 1], mu=[0])})
     assert not any("grid" in each for each in plots.all_plots(small))
-    with pytest.raises(Refusal, match="must have two swept settings of methods of at least 3 values"):
+    wanted = "must have two swept settings of methods of at least 3 values, or one and several privacy levels, to be"
+    with pytest.raises(Refusal, match=wanted):
         metric_over_grid(small, name)
+
+
+@pytest.mark.parametrize("level", ["mu", "epsilon"])
+def test_a_heat_map_of_one_setting_frames_the_best_cell_of_each_privacy_level(level):
+    data = dataset("mu", "step_scale", metrics=["test_accuracy"]).isel(mu=[0, 1]).rename(mu=level)
+    for row, best in enumerate([2, 1]):
+        data["test_accuracy"][{level: row, "step_scale": best}] += 1.0
+    axis, _ = (figure := plots.all_plots(Summary({"ours": data}))["test_accuracy_over_grid"]).axes
+    means = data["test_accuracy"].isel(round=-1).mean("seed").values
+    np.testing.assert_allclose(axis.collections[0].get_array().reshape(means.shape), means)
+    frames = {(int(one.get_y()), int(one.get_x())) for one in axis.patches if one.get_linestyle() == "-"}
+    assert frames == {(0, 2), (1, 1)}
+    ends = [text.get_text() for text in axis.texts if " at " in text.get_text()]
+    assert ends == [f"{100 * means[0, 2]:.1f}% at 10 (edge)", f"{100 * means[1, 1]:.1f}% at 1"]
+    assert axis.get_title() == "ours\nbest step_scale ‡ of each row at its right"
+    ticks = {"mu": [f"{mu}\n(ε = {up(float(gdp.epsilon(mu, DELTA)), 4)})" for mu in (1, 2)], "epsilon": ["1", "2"]}
+    assert [text.get_text() for text in axis.get_yticklabels()] == ticks[level]
+    assert axis.get_ylabel() == {"mu": "μ", "epsilon": "ε"}[level]
+    assert figure.get_supxlabel().startswith(CHOSEN_NOTE)
 
 
 def boxes(axis):
@@ -256,7 +276,10 @@ def test_one_seed_has_no_band():
         (dataset("per_round", "mu"), ["test_accuracy_against_epsilon.png", "test_loss_over_rounds.png"]),
         (dataset("per_round"), ["test_loss_over_rounds.png"]),
         (dataset("mu", metrics=["excess_risk"]), ["excess_risk_against_epsilon.png", "excess_risk_over_rounds.png"]),
-        (dataset("mu", "step_scale", metrics=["test_accuracy"]), ["test_accuracy_against_epsilon.png"]),
+        (
+            dataset("mu", "step_scale", metrics=["test_accuracy"]),
+            ["test_accuracy_against_epsilon.png", "test_accuracy_over_grid.png"],
+        ),
         (dataset("mu").isel(round=[-1]), ["test_accuracy_against_epsilon.png"]),
         (dataset("step_scale", metrics=["distance"]), []),
     ],
@@ -450,6 +473,7 @@ def test_a_swept_setting_is_an_axis_if_no_privacy_level_is_swept():
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_xscale()) == ("step_scale", "log")
     assert list(plots.all_plots(Summary({"ours": dataset("mu", "step_scale")}))) == [
         "test_accuracy_against_epsilon",
+        "test_accuracy_over_grid",
         "test_loss_over_rounds",
     ]
 
