@@ -76,10 +76,10 @@ def transcript(
     `simulate` computes only what the server needs, such as the sum of a round's messages. This function computes every
     machine's message and noise separately.
 
-    The arguments are the same as for `ready`. For messages of d numbers, the messages take rounds · per_round · d
-    floats of memory. If the guarantee treats local steps as visible to the adversary, each step takes as much again.
-    With the same seed, and with `noise_method="materialised"` (each machine's noise is sampled separately), `simulate`
-    computes the same iterates.
+    The arguments are the same as for `ready`. Messages of d numbers take rounds · per_round · d floats of memory. If
+    the guarantee treats local steps as visible to the adversary, each step takes as much again. With the same seed, and
+    with `noise_method="materialised"` (each machine's noise is sampled separately), `simulate` computes the same
+    iterates.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem

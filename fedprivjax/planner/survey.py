@@ -56,9 +56,9 @@ def plan(
         protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", also names of
             algorithms. None compares all.
         pilot: True, or a `Pilot` with its settings, to run every method on synthetic data, too. The data have the
-            given numbers of machines, records and parameters. The runs use the method's default settings with clipping.
-            The noise of each run is calibrated to ε on the run's own schedule. No private records are read. False runs
-            nothing.
+            given numbers of machines, records and parameters. The runs use each method's default settings with
+            clipping. The noise of each run is calibrated to ε on the run's own schedule. No private records are read.
+            False runs nothing.
         progress: True displays the progress of the pilot. A callable is called with (finished runs, all runs).
         setting: the other fields of `Setting`:
 

@@ -51,7 +51,8 @@ class Coalition(Adversary):
 
     In this example, four machines send messages with equal noise, and the coalition knows the noises of two of them.
     The method `exposures` returns each machine's μ, divided by the μ of a machine whose message is seen alone. In the
-    sum, the unknown noise of two messages is left. Its variance is twice as large, so μ² is half as large.
+    sum, the noise of the other two messages stays unknown. Its variance is twice that of one message, so μ² is half as
+    large.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
     >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2
