@@ -29,7 +29,7 @@ from fedprivjax.noise import Mechanism
 from fedprivjax.noise.interface import normals
 from fedprivjax.noise.pairwise import Pairwise, as_pairwise
 from fedprivjax.noise.server_factors import INDEPENDENT, over_rounds
-from fedprivjax.plan.samplers import LocalSteps, LocalWork
+from fedprivjax.plan.samplers import Full, LocalSteps, LocalWork
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.relations import RELATIONS, REPLACE_ONE
 from fedprivjax.privacy.target import Target
@@ -132,6 +132,11 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
                 f"does not cancel over rounds, got {self.noise!r:.60}. Use a fixed clip"
             )
         if self.unit == "record":
+            if type(self.work) is not LocalSteps and type(self.work.of_step) is not Full:
+                raise Refusal(
+                    f"of_step of {type(self.work).__name__} must be Full(), because the steps of a round may share "
+                    f"their secret records, got {self.work.of_step}. Use LocalSteps for independent steps"
+                )
             require_addable(self.relation, self.work.of_step)
 
     @property

@@ -7,8 +7,19 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from fedprivjax import Absolute, Full, LocalSGD, NoisyMinibatchSGD, Refusal, guarantee, linear_problem
+from fedprivjax import (
+    Absolute,
+    Full,
+    LocalPrivacy,
+    LocalSGD,
+    LocalWork,
+    NoisyMinibatchSGD,
+    Refusal,
+    guarantee,
+    linear_problem,
+)
 from fedprivjax.plan.draw import draw_plan
+from fedprivjax.plan.samplers import Full as AllRecords
 from fedprivjax.plan.samplers import Occurrences, Sampler, Subset
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.records import Sampled
@@ -172,3 +183,36 @@ def test_a_field_that_equality_ignores_is_refused(sampler, name):
     """The ε of the first of two equal samplers was cached and stated for the second."""
     with pytest.raises(Refusal, match=rf"^{name} must be compared by the equality of .* In place of an array, use a"):
         sampled_epsilon(2.0, SampledReleases(sampler, RECORDS, 20, DELTA))
+
+
+@dataclass(frozen=True)
+class OneSubset(LocalWork):
+    """One random subset of records in a round, on which all local steps are taken."""
+
+    number: int
+    batch: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    step: Sampler
+    name: ClassVar[str] = "one_subset"
+    description: ClassVar[str] = "one random subset in a round"
+    secret: ClassVar[bool] = True
+
+    @property
+    def uses(self):
+        return self.number
+
+    @property
+    def of_step(self):
+        return self.step
+
+    def divisors(self, sizes):
+        return np.full(sizes.shape, self.batch)
+
+
+def test_local_steps_that_share_their_records_are_not_amplified():
+    """The steps were counted as independent: ε was 9.4 where 3.7 was stated."""
+    with pytest.raises(
+        Refusal, match=r"^of_step of OneSubset must be Full\(\), .* got Subset\(batch=5\)\. Use LocalSteps"
+    ):
+        LocalPrivacy(work=OneSubset(10, 5, Subset(5)), unit="record", clip=1.0)
+    assert LocalPrivacy(work=OneSubset(10, 5, AllRecords()), unit="record", clip=1.0).work.uses == 10
+    assert LocalPrivacy(work=OneSubset(10, 5, Subset(5)), unit="machine", update_clip=1.0).work.uses == 10

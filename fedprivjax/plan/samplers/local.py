@@ -37,7 +37,8 @@ class LocalWork(Sampler):
         """Sampler of one local step, from which privacy accountants compute the amplification by subsampling.
 
         If the steps that use a record are public, privacy is not amplified. This sampler is then `Full()`, as if every
-        step used all records.
+        step used all records. It must be `Full()` in a custom class, too, if noise in local steps protects records: the
+        steps of a round may share their records.
         """
         raise Undefined("a sampler of local work must define of_step")
 
