@@ -80,10 +80,10 @@ class IntegerSums(WorkPrivacy):
         update_clip: C, bound on the L2 norm of a machine's whole update.
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         bits: b, number of bits of a coordinate, from 2 to 24.
-        scale: s, factor from units of the update to integers. If it is None, it is the largest s with k·τ(s) ≤
-            2^(b−1), where τ(s)² = (s·C·n)²/D + n/4 + n·s²σ². Here τ(s) estimates the standard deviation of a coordinate
-            of a round's sum, n is the expected number of participants, σ is `noise_std`, and D is the dimension of the
-            update, rounded up to a power of two.
+        scale: s, factor from units of the update to integers. None takes the largest s with k·τ(s) ≤ 2^(b−1), where
+            τ(s)² = (s·C·n)²/D + n/4 + n·s²σ². Here τ(s) estimates the standard deviation of a coordinate of a round's
+            sum, n is the expected number of participants, σ is `noise_std`, and D is the dimension of the update,
+            rounded up to a power of two.
         deviations: k, number of standard deviations in the rule for the default `scale`.
         beta: β in [0, 1). Rounding may increase the norm of an update. A rounding is repeated if the rounded norm
             exceeds a bound that depends on β. One rounding exceeds the bound with probability at most β. The noise is

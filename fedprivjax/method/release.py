@@ -504,8 +504,8 @@ class MessagePrivacy(Privacy):
         """Return new values for attributes of this object that depend on the calibrated noise.
 
         Calibration calls it after it has found `noise_std`. The run then uses a copy of this object in which the
-        returned values replace the attributes. For example, noise that consists of random bits can return their number,
-        `{"trials": 300}`. Default: {}, no change.
+        returned values replace the attributes. For example, an object whose noise consists of random bits may return
+        the number of bits, `{"trials": 300}`. Default: {}, no change.
 
         Args:
             facts: facts of the run, such as the problem and the participation schedule.

@@ -144,7 +144,7 @@ class ServerOptimizer:
     # ---- traced
 
     def made(self, step: Any = 1.0) -> "optax.GradientTransformation":
-        """Return the optax transformation for a step size: its updates are added to the parameters.
+        """Return the optax transformation for a step size. Its updates are added to the parameters.
 
         * If `factory` has an argument `learning_rate`, such as `optax.adam`, it is called with the step size.
         * If `factory` returns a schedule, the updates are minus the step size times the schedule times the gradient.

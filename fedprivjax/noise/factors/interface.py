@@ -72,8 +72,9 @@ class Correlated(NamedTuple):
     def fresh(self, alpha: Any) -> Any:
         """Return the noise to add to the momentum in this round: `now − (1 − alpha)·before`.
 
-        The momentum of the round before contains the noise `before`. It is multiplied by 1 − `alpha`. Then `alpha`
-        times the gradient, and the returned noise, are added. The new momentum therefore contains the noise `now`.
+        The momentum of the round before contains the noise `before`. This momentum is multiplied by 1 − `alpha`. Then
+        `alpha` times the gradient and the returned noise are added. The new momentum therefore contains the noise
+        `now`.
 
         Args:
             alpha: weight of the gradient in the momentum, in (0, 1].
