@@ -13,6 +13,7 @@ from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.plan.participation import Participation
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.dp_accounting_backend import AccountantResult, gaussian_event, gaussian_results
+from fedprivjax.privacy.curve import GaussianCurve
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.target import Target, TargetRatio
@@ -99,6 +100,14 @@ class Event:
     def mus(self) -> Grouped | None:
         """Parameter μ of Gaussian differential privacy (GDP) of every machine, or None if only ε is known."""
         return None
+
+    @property
+    def curve(self) -> GaussianCurve | None:
+        """Exact privacy curve of the least private machine if the releases are Gaussian, otherwise None.
+
+        Each machine's releases together must then have the curve of a μ, but ε may be what the guarantee states.
+        """
+        return None if self.mus is None else GaussianCurve(self.mus.max)
 
     def epsilons(self, delta: float) -> Grouped:
         """Return an upper bound on every machine's ε at δ, or inf without noise."""
@@ -195,7 +204,7 @@ class Event:
         if not stated.private:
             return stated
         terms = replace(self.terms, assumptions=(*self.terms.assumptions, PRIVATE_SEED))
-        return replace(stated, terms=terms)
+        return replace(stated, terms=terms, listed=self.curve)
 
     def assuming(self, assumption: Assumption) -> Self:
         """Return a copy of the event whose guarantee states one more assumption."""

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, short
-from fedprivjax.privacy.curve import GroupCurve, spread
+from fedprivjax.privacy import gdp
+from fedprivjax.privacy.curve import GaussianCurve, GroupCurve, spread
 from fedprivjax.privacy.rounding import up
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
     from fedprivjax.privacy.guarantee import PrivacyGuarantee
 
+INVERSE = 1e-9  # relative error allowed for μ computed from ε
 LARGEST_SIZE = 10**100  # units of a group, so that squares of their μ are finite
 
 
@@ -51,6 +53,10 @@ def group_guarantee(
         return replace(one, mus=one.mus.map(lambda mus: size * mus), **common)
     if size > 1 and (event := _group_event(one, size, relation, exact, one_machine)) is not None:
         return _by_event(one, event, size, unit, argument)
+    if one.curve.mu is not None and one.private:  # ε of every machine is that of a μ
+        mus = one.stated.map(lambda epsilons: size * (1 + INVERSE) * gdp.mu(epsilons, one.delta))
+        common |= {"listed": GaussianCurve(size * one.curve.mu)}
+        return replace(one, epsilons=mus.map(lambda mus: gdp.epsilon(mus, one.delta)), **common)
     delta = spread(one.epsilon, one.delta, size)
     if not delta < 1 and one.private:
         most = _largest(lambda k: spread(one.epsilon, one.delta, k) < 1, size)
@@ -84,7 +90,8 @@ def _by_event(one: "PrivacyGuarantee", event: Any, size: int, unit: str, argumen
     kept = tuple(each for each in event.terms.assumptions if each not in one.assumptions)
     terms = replace(event.terms, unit=unit, assumptions=(*one.assumptions, *kept))
     event = replace(event, terms=terms)
-    return replace(one, terms=terms, epsilons=epsilons, accounting=event.accounting, event=event)
+    stated = {"accounting": event.accounting, "event": event, "listed": event.curve if one.private else None}
+    return replace(one, terms=terms, epsilons=epsilons, **stated)
 
 
 def _largest(bounded: Callable[[int], bool], above: int) -> int:

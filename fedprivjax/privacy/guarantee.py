@@ -1,7 +1,7 @@
 """Privacy guarantees: the privacy parameters with their unit, relation, trust model, theorem and assumptions."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,8 @@ class PrivacyGuarantee:
         epsilons: ε of each machine at `delta`. None if `mus` is given, from which ε follows.
         accounting: text that says how ε was derived.
         event: description of the releases (an `Event`), from which ε at another δ is computed. None if it is not known.
-        listed: pairs (ε, δ) for which the guarantee is known, if it was converted from another one. None otherwise.
+        listed: privacy curve, if one is known although `mus` is None: that of Gaussian releases, or the pairs (ε, δ) of
+            a guarantee that was converted from another one. None otherwise.
         proved: True if the values are proved upper bounds, False if a source only claims them. Converted
             guarantees, and guarantees from files, keep this value.
         streams: random streams of the run, which identify its seed. `then` refuses to compose two runs with the same
@@ -362,6 +363,7 @@ class PrivacyGuarantee:
         grouped = {name: each.as_mapping() for name in ("mus", "epsilons") if (each := getattr(self, name)) is not None}
         stated: dict[str, Any] = {"accounting": self.accounting} if self.accounting else {}
         stated |= {} if self.proved else {"proved": False}
+        stated |= {} if self.mus is not None or self.curve.mu is None else {"curve": {"mu": self.curve.mu}}
         saved = {"delta": self.delta, "terms": self.terms.as_mapping(), **grouped, **stated}
         return json.dumps(saved, ensure_ascii=False)
 
@@ -383,11 +385,19 @@ class PrivacyGuarantee:
             raw = json_value(text)
             mus, epsilons = (Grouped.from_mapping(raw[name]) if name in raw else None for name in ("mus", "epsilons"))
             stated = {name: raw[name] for name in ("accounting", "proved") if name in raw}
-            return cls(float(raw["delta"]), Terms.from_mapping(raw["terms"]), mus, epsilons, **stated)
+            one = cls(float(raw["delta"]), Terms.from_mapping(raw["terms"]), mus, epsilons, **stated)
+            return one if "curve" not in raw else one._with_curve(float(raw["curve"]["mu"]))
         except Refusal:
             raise
         except Exception as error:  # a text from elsewhere may hold anything
             raise Refusal(f"guarantee must be a text of `to_json`, got {text!r}") from error
+
+    def _with_curve(self, mu: float) -> "PrivacyGuarantee":
+        """Return the guarantee with the curve of a μ, which must not be below the stated ε."""
+        curve = GaussianCurve(mu)
+        if self.mus is not None or not curve.epsilon(self.delta) >= self.epsilon * (1 - 1e-9):
+            raise Refusal(f"curve of a guarantee must be above its ε, got μ = {mu}")
+        return replace(self, listed=curve)
 
     @property
     def headline(self) -> str:

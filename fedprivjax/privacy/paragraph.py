@@ -102,9 +102,11 @@ def paragraph(guarantee: "PrivacyGuarantee") -> str:
 
 
 def smallest(guarantee: "PrivacyGuarantee") -> list[str]:
-    """Return a sentence on the smallest valid μ if no μ is proved, else none. None either if only one ε is known."""
+    """Return a sentence on the smallest valid μ if none is stated, else none. None either if only one ε is known."""
     if guarantee.mu is not None or guarantee.curve.known_from:
         return []
+    if guarantee.curve.mu is not None:
+        return [f"All releases are Gaussian: ε at every δ is that of {up(guarantee.curve.mu, 4)}-GDP."]
     mu, regret, floor = guarantee.smallest_mu()
     if not mu < 100:
         return []

@@ -13,6 +13,7 @@ from fedprivjax.plan.samplers import Poisson
 from fedprivjax.privacy.accountants.dp_accounting_backend import AccountantResult
 from fedprivjax.privacy.accountants.records import RecordAccountant, Sampled, SampledMachines
 from fedprivjax.privacy.accountants.sampled import require_known
+from fedprivjax.privacy.curve import GaussianCurve
 from fedprivjax.privacy.events import Claim, Event, Mixture, median_sender
 from fedprivjax.privacy.per_machine import Grouped, group_identical
 from fedprivjax.privacy.relations import REPLACE_ONE
@@ -219,6 +220,14 @@ class RecordEvent(Event):
     @property
     def mu(self) -> float:
         return inf if self.noise_std == 0 and self.releases.messages.any() else np.nan
+
+    @property
+    def curve(self) -> GaussianCurve | None:
+        if type(self) is not RecordEvent or not self.proved:  # a subclass may define other ε
+            return None
+        found = [self.accountant.mu(*self._machine(group)) for group in np.flatnonzero(self.releases.messages)]
+        gaussian = [mu for mu in found if mu is not None]
+        return GaussianCurve(max(gaussian, default=0.0)) if len(gaussian) == len(found) else None
 
     def summary(self, delta: float) -> dict[str, float]:
         """Return the accountant's values at δ for the worst machine, and the median ε of the machines that send."""

@@ -1,16 +1,19 @@
 """Events of sampled messages: every machine's ε, and the guarantee."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from cases import sparing
 
+from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.samplers import as_sampler
 from fedprivjax.privacy.accountants.bounds import attainable_epsilon
 from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
 from fedprivjax.privacy.events import GaussianEvent
+from fedprivjax.privacy.gdp import mu as gdp_mu
 from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.record_event import RecordEvent, Releases
@@ -189,3 +192,66 @@ def test_text_states_unit_relation_trust_and_assumptions():
 def test_an_unknown_trust_is_refused():
     with pytest.raises(ValueError, match=r"^unknown trust 'sever', did you mean 'server'"):
         guarantee(1.0, trust="sever")
+
+
+# ---- curves of Gaussian releases
+
+
+@pytest.mark.parametrize("sampler", ["full", "disjoint"])
+def test_a_saved_guarantee_of_gaussian_releases_keeps_its_curve(sampler):
+    stated = make(sampler=sampler).guarantee(DELTA)
+    saved = PrivacyGuarantee.from_json(stated.to_json())
+    for delta in (1e-9, 1e-6, 1e-3):
+        assert saved.epsilon_at(delta) == pytest.approx(stated.event.epsilon(delta), rel=1e-9)
+    assert saved.advantage == pytest.approx(stated.advantage)
+    assert make(sampler=sampler, messages=MESSAGES.clip(max=1), shift=SHIFT / 4).guarantee(DELTA).advantage < 0.9
+    assert saved.mu is None
+    assert saved.curve.mu == pytest.approx(float(gdp_mu(stated.epsilon, DELTA)))
+
+
+@pytest.mark.parametrize("sampler", ["full", "disjoint"])
+def test_a_group_of_saved_gaussian_releases_is_that_of_the_run(sampler):
+    stated = make(sampler=sampler).guarantee(DELTA)
+    saved = PrivacyGuarantee.from_json(stated.to_json())
+    for size in (1, 2, 7):
+        run, file = stated.for_user(size), saved.for_user(size)
+        assert file.delta == DELTA
+        assert (file.per_machine >= run.per_machine * (1 - 1e-12)).all()
+        np.testing.assert_allclose(file.per_machine[MESSAGES > 0], run.per_machine[MESSAGES > 0], rtol=1e-7)
+        for delta in (1e-8, DELTA, 1e-2):
+            assert file.epsilon_at(delta) == pytest.approx(run.epsilon_at(delta), rel=1e-9)
+
+
+@pytest.mark.parametrize("sampler", ["subset", "poisson", "replacement"])
+def test_amplified_releases_have_no_gaussian_curve(sampler):
+    stated = make(sampler=sampler).guarantee(DELTA)
+    assert stated.curve.mu is None
+    with pytest.raises(Refusal, match="the one at which this guarantee was saved"):
+        PrivacyGuarantee.from_json(stated.to_json()).epsilon_at(1e-6)
+
+
+def test_subclasses_with_another_epsilon_have_no_gaussian_curve():
+    class Doubled(Sampled):
+        def epsilon(self, *machine, delta):
+            return 2 * super().epsilon(*machine, delta=delta)
+
+    class Larger(RecordEvent):
+        def epsilons(self, delta):
+            return super().epsilons(delta).map(lambda each: 2 * each)
+
+    known = make(sampler="full")
+    assert known.curve is not None
+    assert replace(known, accountant=Doubled(known.accountant.sampler)).curve is None
+    assert Larger(known.noise_std, known.accountant, known.releases, known.terms).curve is None
+
+
+def test_without_noise_there_is_no_curve_to_save():
+    stated = make(0.0, sampler="full").guarantee(DELTA)
+    assert not PrivacyGuarantee.from_json(stated.to_json()).private
+
+
+def test_a_saved_curve_below_the_stated_epsilon_is_refused():
+    saved = json.loads(make(sampler="full").guarantee(DELTA).to_json())
+    saved["curve"]["mu"] *= 0.99
+    with pytest.raises(Refusal, match="curve of a guarantee must be above its ε"):
+        PrivacyGuarantee.from_json(json.dumps(saved))

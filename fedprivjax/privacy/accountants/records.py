@@ -75,6 +75,10 @@ class RecordAccountant:
         """Return an upper bound on `epsilon` at a fraction of its cost, or inf if there is none."""
         return inf
 
+    def mu(self, ratio: float, records: int, batch: int, releases: int) -> float | None:
+        """Return μ of the machine's releases if they are Gaussian, otherwise None. It gives ε at every δ."""
+        return None
+
     def occurrences(self, records: int, batch: int) -> Occurrences | None:
         """Return the distribution of a record's occurrences in one visible release, or None if they are not secret."""
         return None
@@ -121,6 +125,11 @@ class Sampled(RecordAccountant):
 
     def quick_epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         return quick_epsilon(self._multiplier(ratio), self._sampled(records, batch, releases, delta))
+
+    def mu(self, ratio: float, records: int, batch: int, releases: int) -> float | None:
+        sampled = self._sampled(records, batch, releases, 0.5)
+        known = type(self) is Sampled and not sampled.amplified  # a subclass may define another ε
+        return sampled.mu(self._multiplier(ratio)) if known else None
 
     def occurrences(self, records: int, batch: int) -> Occurrences | None:
         sampler = self.sampler.with_batch(batch)

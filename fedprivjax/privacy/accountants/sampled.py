@@ -137,6 +137,11 @@ class SampledReleases:
         """Largest number of a record's occurrences in a release, or 1 if messages are clipped as a whole."""
         return 1.0 if self.whole_message else float(self.sampler.occurrences(self.records, self.batch).times.max())
 
+    def mu(self, noise_multiplier: float) -> float:
+        """Return μ of the releases if sampling does not amplify privacy; inf without noise."""
+        shift = self.group * self.moved * self.repeated
+        return shift * sqrt(self.with_record) / noise_multiplier if noise_multiplier > 0 else inf
+
 
 @cache
 def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float:
@@ -160,9 +165,7 @@ def sampled_epsilon(noise_multiplier: float, releases: SampledReleases) -> float
     if isinf(noise_multiplier):
         return 0.0
     if not releases.amplified:
-        shift = releases.group * releases.moved * releases.repeated
-        mu = shift * sqrt(releases.with_record) / noise_multiplier
-        return float(gdp.epsilon(mu, releases.delta))
+        return float(gdp.epsilon(releases.mu(noise_multiplier), releases.delta))
     if releases.group > 1:
         rate = releases.sampler.chance(releases.records, releases.batch)
         change = releases.group, releases.rounds, releases.relation
