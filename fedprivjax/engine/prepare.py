@@ -36,7 +36,7 @@ from fedprivjax.noise.chooser import METHODS
 from fedprivjax.plan.arguments import require_arguments, require_valid_plan
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.participation import Participation
-from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.plan import Plan, equal_but_for_secrets
 from fedprivjax.plan.schedule import Size
 from fedprivjax.plan.seeds import Seeds, as_seeds, run_key
 from fedprivjax.privacy.calibration import calibrate_and_check, given_target, target_of
@@ -251,6 +251,34 @@ def ready(
     >>> start.plan.size.rounds, round(start.guarantee.epsilon, 1)
     (71, 65.3)
     """
+    settings = {"rounds": rounds, "seed": seed, "metrics": metrics, "eval_every": eval_every, "delta": delta}
+    settings |= {"order": order, "noise_method": noise_method, "target": target, "mesh": mesh, "precision": precision}
+    return ready_after(None, protocol, problem, participation, **settings)
+
+
+def ready_after(
+    earlier: ReadyRun | None,
+    protocol: Protocol,
+    problem: Problem,
+    participation: Participation,
+    *,
+    rounds: int | None,
+    seed: int | Seeds,
+    metrics: Sequence[MetricLike] | None,
+    eval_every: int | None,
+    delta: float,
+    order: str,
+    noise_method: str,
+    target: Target | None,
+    mesh: Mesh | Mapping[str, int] | None,
+    precision: str,
+) -> ReadyRun:
+    """Return `ready` of these arguments, without calibrating again if an earlier run has an equal plan.
+
+    Args:
+        earlier: prepared run of the same arguments with another seed, or None.
+        others: as in `ready`.
+    """
     protocol = require_arguments(protocol, problem, participation)
     require_jax_settings()
     require_between("delta", delta, 0, 1)
@@ -262,6 +290,8 @@ def ready(
         raise Refusal(f"mesh must have the axis {MACHINES!r} alone for one run, got {dict(mesh.shape)}")
     seeds = as_seeds(seed)
     plan = draw_plan(problem, participation, rounds, seeds, order=order, sampler=protocol.minibatches)
+    if earlier is not None and equal_but_for_secrets(earlier.plan, plan):
+        return replace(earlier, plan=earlier.plan if plan.drawn else plan, seeds=seeds)
     target = target_of(protocol, delta=delta) if target is None else given_target(protocol, target, delta)
     devices = jax.local_devices()[:1] if mesh is None else list(mesh.devices.flat)
     held = part_of_size(plan.size, len(devices))

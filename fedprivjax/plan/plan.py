@@ -347,3 +347,32 @@ class SecretPlan(Plan):
     @property
     def width(self) -> int:
         return self.samples.shape[2] if self.drawn else self.__dict__["_width"]
+
+
+def equal_but_for_secrets(one: Plan, other: Plan) -> bool:
+    """Return True if two plans are equal, except for secret samples that neither of them has drawn yet.
+
+    Whatever was computed from one plan without drawing its secret samples is then the same for the other plan.
+    """
+    drawn = one.drawn, other.drawn
+    if type(one) is not type(other) or drawn[0] != drawn[1] or one.sampler != other.sampler:
+        return False
+    left = "sampler", *(() if drawn[0] else DRAWN)
+    names = [each.name for each in fields(one) if each.name not in left]
+    same = all(_same(getattr(one, name), getattr(other, name)) for name in names)
+    return same and (drawn[0] or (one.width == other.width and one.__dict__["_of"] == other.__dict__["_of"]))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return True if two values of a plan are the same object, equal arrays, or equal numbers or texts."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, Schedule):
+        return all(_same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, bool | int | float | str) and one == other

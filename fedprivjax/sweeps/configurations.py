@@ -19,7 +19,7 @@ from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.protocol import Protocol, as_leaves
 from fedprivjax.method.theory import step_of
-from fedprivjax.plan.plan import Plan
+from fedprivjax.plan.plan import Plan, equal_but_for_secrets
 from fedprivjax.plan.seeds import Seeds, as_seeds, distinct_resamples
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.calibration import calibrate_and_check, exceeds, require_met, target_of
@@ -204,9 +204,16 @@ def _at_step(configuration: Configuration, plan: Plan, calibrated: Any) -> Any:
 
 
 def _calibrated(configuration: Configuration, plans: Sequence[Plan]) -> tuple[Any, list[Event]]:
+    """Return the protocol with noise that meets the target on all plans, and its event on each of them.
+
+    Plans that are equal to the first share its event.
+    """
     protocol, event = calibrate_and_check(configuration.protocol, configuration.problem, plans[0], configuration.target)
     events = [event]
     for plan in plans[1:]:
+        if equal_but_for_secrets(plans[0], plan):
+            events.append(events[0])
+            continue
         event = event_of(protocol, configuration.problem, plan)
         if not privacy_of(protocol).target_is_claim and exceeds(event, configuration.target):
             protocol, event = calibrate_and_check(

@@ -18,7 +18,7 @@ from fedprivjax.engine.fingerprint import UNSALTED, data_checksums, identity_of_
 from fedprivjax.engine.finished_run import plain
 from fedprivjax.engine.metric import Metric, iterate_names
 from fedprivjax.engine.metrics import MetricLike, non_private
-from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready
+from fedprivjax.engine.prepare import Arguments, ReadyRun, StaticArguments, evaluation_rounds, on_devices, ready_after
 from fedprivjax.engine.published import totals
 from fedprivjax.method.protocol import Protocol
 from fedprivjax.method.seen import costs_of
@@ -276,7 +276,9 @@ def ready_sweep(
         if preparing is not None:
             preparing("sampling schedules", number + 1, draws)
         own, example = {"seed": seed, **settings}, examples[number % len(index)]
-        starts.append(ready(example.protocol, example.problem, participation, target=example.target, **own))
+        first = starts[number % len(index)] if number >= len(index) else None
+        run = example.protocol, example.problem, participation
+        starts.append(ready_after(first, *run, target=example.target, **own))
     for metric in starts[0].static.metrics:
         if metric.axis in axes:
             raise Refusal(f"axis of metric {metric.name!r} must not be swept, got {metric.axis!r}. Rename it")

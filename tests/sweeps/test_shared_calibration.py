@@ -1,4 +1,4 @@
-"""Configurations that differ in the step alone share one calibration, with the numbers that each has by itself."""
+"""Configurations that differ in the step alone, and seeds with equal plans, share one calibration."""
 
 from dataclasses import replace
 
@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from cases import CASES, REPRESENTATIVES, SHARES, sparing
 
-from fedprivjax import FedAvg, Full, NoisySGD, ReducedTreeMomentum
+from fedprivjax import FedAvg, Full, NoisyMinibatchSGD, NoisySGD, ReducedTreeMomentum, Uniform, draw_plan
+from fedprivjax.engine import prepare
 from fedprivjax.method.protocol import Protocol
+from fedprivjax.plan.plan import equal_but_for_secrets
+from fedprivjax.plan.samplers import Subset
 from fedprivjax.sweeps import configurations
 from fedprivjax.sweeps.configurations import calibrated
 from fedprivjax.sweeps.prepare import ready_sweep
@@ -78,3 +81,48 @@ def test_a_custom_plan_or_calibration_is_not_shared(monkeypatch):
             patch.setattr(kind, name, function)
             start = ready_sweep(case.protocol, case.problem, case.participation, over=STEPS, rounds=4, metrics=[])
             assert len({id(events[0]) for events in start.configurations.events}) == 3
+
+
+OF_PLANS = {
+    "full": (NoisyMinibatchSGD(sampler="full", clip=1.0, step_size=0.1, epsilon=2.0), Full(4), 1),
+    "secret": (NoisyMinibatchSGD(batch=2, clip=1.0, step_size=0.1, epsilon=2.0), Full(4), 1),
+    "schedules": (NoisyMinibatchSGD(sampler="full", clip=1.0, step_size=0.1, epsilon=2.0), Uniform(4, 2), 5),
+    "samples": (NoisySGD(clip=1.0, step_size=0.1, epsilon=2.0), Full(4), 5),
+}
+
+
+@pytest.mark.parametrize("name", OF_PLANS)
+def test_seeds_with_equal_plans_are_calibrated_once(name, monkeypatch):
+    protocol, participation, calibrations = OF_PLANS[name]
+    options = {"rounds": 2, "seeds": 5, "metrics": []}
+    calls = []
+    for module in (prepare, configurations):
+        known = module.calibrate_and_check
+        monkeypatch.setattr(module, "calibrate_and_check", lambda *a, known=known: calls.append(a) or known(*a))
+    shared = ready_sweep(protocol, SHARES, participation, **options)
+    assert len(calls) == calibrations + 1  # of the runs, and of the grid
+    for module in (prepare, configurations):
+        monkeypatch.setattr(module, "equal_but_for_secrets", lambda one, other: False)
+    alone = ready_sweep(protocol, SHARES, participation, **options)
+    for name in ("privacy", "costs", "attributes"):
+        np.testing.assert_equal(getattr(shared, name)(), getattr(alone, name)())
+    assert [one.seeds for one in shared.starts] == [one.seeds for one in alone.starts]
+    for one, other in zip(shared.starts, alone.starts, strict=True):
+        assert (str(one), str(one.guarantee)) == (str(other), str(other.guarantee))
+        np.testing.assert_equal(one.inputs, other.inputs)
+        assert jax.random.key_data(one.key).tolist() == jax.random.key_data(other.key).tolist()
+    leaves = (jax.tree.leaves(start.configurations.leaves) for start in (shared, alone))
+    for one, other in zip(*leaves, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_plans_whose_secret_samples_are_drawn_are_compared_with_them():
+    sampler = Subset(2)
+    one, other, again = (draw_plan(SHARES, Full(4), 3, seed, sampler=sampler) for seed in (0, 1, 0))
+    assert equal_but_for_secrets(one, other)
+    assert not np.array_equal(one.samples, other.samples)
+    assert not equal_but_for_secrets(one, other)
+    assert not equal_but_for_secrets(one, again)  # drawn, and not drawn
+    assert np.array_equal(one.samples, again.samples)
+    assert equal_but_for_secrets(one, again)
+    assert not equal_but_for_secrets(one, draw_plan(SHARES, Full(4), 3, sampler=Subset(1)))

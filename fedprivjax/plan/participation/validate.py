@@ -55,7 +55,7 @@ def checked_draw(participation: Participation, rounds: int, rng: np.random.Gener
     own = not of_package(type(participation))
     if own:
         _check_arguments(name, participation.draw, rounds, rng)
-    before = deepcopy(rng)
+    before = deepcopy(rng) if own else rng
     drawn = participation.draw(rounds, rng)
     if type(drawn) is not Schedule:  # a subclass may count other participants
         raise Refusal(f"{name}.draw must give a Schedule, got {type(drawn).__name__}")
