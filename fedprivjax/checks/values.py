@@ -45,7 +45,7 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
     if optional and value is None:
         return
     require_real(name, value)
-    if isinstance(value, bool | np.bool_ | str | list | tuple | dict | FunctionType) or value is None:
+    if isinstance(value, bool | np.bool_ | str | bytes | list | tuple | dict | FunctionType) or value is None:
         given = called(value) if isinstance(value, FunctionType) else unquoted(value)
         raise Refusal(f"{name} must be a positive number, got {given}")
     if not isinstance(value, int | float | np.number):
@@ -55,6 +55,22 @@ def require_positive(name: str, value: Any, *, optional: bool = False, infinite:
     if value == inf and not infinite:
         raise Refusal(f"{name} must be finite, got {value}")
     require_float32(name, value)
+
+
+def as_float(name: str, value: Any) -> float:
+    """Return a real number as a float. Raise Refusal for any other value, such as a text or an array of several.
+
+    >>> as_float("epsilon", "1")
+    Traceback (most recent call last):
+    fedprivjax.Refusal: epsilon must be a number, got '1'. Remove the quotes
+    """
+    require_real(name, value)
+    if isinstance(value, str | bytes) or value is None or np.ndim(value):
+        raise Refusal(f"{name} must be a number, got {unquoted(value)}")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise Refusal(f"{name} must be at most 1.8e+308, as float64 holds, got {short(value)}") from error
 
 
 def require_float32(name: str, value: Any) -> None:

@@ -121,6 +121,8 @@ def check_machine_targets(protocol: Any, ratios: Any) -> None:
     of_machines = isinstance(protocol.epsilon, list | tuple)
     for level in protocol.epsilon if of_machines else [protocol.epsilon]:
         require_positive("epsilon", level, optional=not of_machines, infinite=True)
+        if of_machines and (np.ndim(level) or np.asarray(level).dtype == object):
+            raise Refusal(f"epsilon must be a list of numbers, one for each machine, got {level!r} in it")
     if of_machines and 0 < np.sum(np.isinf(protocol.epsilon)) < len(protocol.epsilon):
         raise Refusal(f"epsilon must be finite on all machines or on none, got {list(protocol.epsilon)}")
     check_noise(protocol, *LEVELS)

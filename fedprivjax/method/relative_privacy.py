@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_positive
+from fedprivjax.checks.values import called, require_positive
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.privacy.per_machine import Grouped
 
@@ -27,8 +27,10 @@ def shared_privacy(ratios: Any, trust: str) -> tuple[float, ...] | None:
         return None
     if trust in ONE_NOISE:
         raise Refusal(f"relative_privacy must be left out with trust = {trust!r}, {ONE_NOISE[trust]}")
-    if isinstance(ratios, str) or not isinstance(ratios, Sequence | np.ndarray) or not np.shape(ratios):
-        raise Refusal(f"relative_privacy must be a list of numbers, one for each machine, got {ratios!r}")
+    listed = isinstance(ratios, Sequence | np.ndarray) and not isinstance(ratios, str | bytes)
+    if not listed or getattr(ratios, "ndim", 1) != 1 or any(np.ndim(value) for value in ratios):
+        shown = called(ratios) if isinstance(ratios, np.ndarray) else repr(ratios)
+        raise Refusal(f"relative_privacy must be a list of numbers, one for each machine, got {shown}")
     for value in ratios:
         require_positive("relative_privacy", value)
     if not len(ratios):

@@ -61,6 +61,7 @@ def require_possible(
         if rounds is not None:
             require_at_least("rounds", rounds, 1)
             require_counted(rounds=rounds)
+            rounds = int(rounds)  # products of short NumPy integers overflow
         _check_fits(problem, participation, sampler, order)
         shares = fresh_messages(problem, sampler, order)
         if participation.secret and shares is not None:

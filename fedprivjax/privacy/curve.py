@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
-from fedprivjax.checks.values import require_between
+from fedprivjax.checks.values import as_float, require_between
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants import composition
 
@@ -47,9 +47,10 @@ class Curve:
 
     def delta(self, epsilon: float) -> float:
         """Return a δ at which ε holds, or 1 if no smaller one is known."""
-        if not epsilon >= 0:
+        found = as_float("epsilon", epsilon)
+        if not found >= 0:
             raise Refusal(f"epsilon must be at least 0, got {epsilon}")
-        return self._delta(float(epsilon))
+        return self._delta(found)
 
     def _epsilon(self, delta: float) -> float:
         raise Undefined("a curve must define _epsilon(delta)")

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedprivjax.bounded_read import json_value
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_between, require_choice
+from fedprivjax.checks.values import as_float, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
@@ -156,7 +156,7 @@ class PrivacyGuarantee:
         Args:
             order: order of the divergence, above 1.
         """
-        return float(gdp.rdp(self._gdp(), order))
+        return float(gdp.rdp(self._gdp(), as_float("order", order)))
 
     @cached_property
     def curve(self) -> Curve:

@@ -116,7 +116,7 @@ class Sampler(Decorated):
         if self.repeats:
             require_records(sizes)
         batch = np.asarray(self.batch)
-        for size in np.unique(batch).tolist():
+        for size in dict.fromkeys(batch.ravel().tolist()):
             require_at_least("batch", size, 1)
         if batch.ndim and batch.shape != sizes.shape:
             raise Refusal(f"batch must be one number or one for each of {sizes.size} machines, got {batch.size}")

@@ -8,9 +8,10 @@ import numpy as np
 
 from fedprivjax.checks.refusal import Refusal, Undefined
 from fedprivjax.checks.restated import Stated
-from fedprivjax.checks.values import require_at_least
+from fedprivjax.checks.values import require_at_least, short
 from fedprivjax.plan.samplers.interface import CLAIMS, Batch, Sampler
-from fedprivjax.plan.samplers.minibatch import Full, Replacement, Subset
+from fedprivjax.plan.samplers.minibatch import NO_LIMIT, Full, Replacement, Subset
+from fedprivjax.problem.devices import require_counted
 
 
 class LocalWork(Sampler):
@@ -96,8 +97,13 @@ class LocalEpochs(LocalWork):
 
     def __post_init__(self):
         require_at_least("local_epochs", self.epochs, 1)
+        require_counted(local_epochs=self.epochs)
+        object.__setattr__(self, "epochs", int(self.epochs))
         if self.batch is not None:
             require_at_least("batch", self.batch, 1)  # type: ignore[arg-type]
+            if self.batch > NO_LIMIT:  # type: ignore[operator]
+                raise Refusal(f"batch must be at most 2⁶², got {short(self.batch)}")
+            object.__setattr__(self, "batch", int(self.batch))  # type: ignore[arg-type]
 
     @property
     def uses(self) -> int:
@@ -166,6 +172,7 @@ class LocalSteps(LocalWork):
             object.__setattr__(self, "number", tuple(np.asarray(self.number).tolist()))
         for number in np.atleast_1d(self.number).tolist():
             require_at_least("local_steps", number, 1)
+            require_counted(local_steps=number)
         if self.unequal and type(self.sampler) not in (Replacement, Subset, Full):
             raise Refusal(
                 f"sampler must be 'replacement', 'subset' or 'full' with one number of local_steps for each machine, "
