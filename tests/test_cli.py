@@ -388,6 +388,12 @@ def test_a_refusals_traceback_is_shown_on_request(call, spec, words):
     assert os.listdir() == [spec]
 
 
+def test_help_fills_the_lines_of_every_paragraph(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = call("plan", "--help")[1]
+    assert "not planned. An experiment is compiled for one GPU, which  \n" in said
+
+
 def test_help_mentions_the_traceback(call):
     status, said, _ = call("--help")
     assert status == 0

@@ -12,6 +12,7 @@ from _thread import interrupt_main
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import version
+from inspect import cleandoc
 from pathlib import Path
 from threading import Timer
 from typing import Annotated, Any
@@ -61,8 +62,16 @@ class Stopped(Exception):
 class StoppableCommands(TyperGroup):
     """Commands in the order of use that raise `Stopped` on Ctrl-C, which typer would otherwise handle silently.
 
-    Unknown commands, unknown options and invalid values raise Refusal, whose message is one line.
+    Unknown commands, unknown options and invalid values raise Refusal, whose message is one line. The lines of each
+    paragraph of a docstring are joined in help, which typer does for the first paragraph only.
     """
+
+    def get_command(self, ctx, cmd_name):
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and command.help:
+            paragraphs = cleandoc(command.help).split("\n\n")
+            command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        return command
 
     def list_commands(self, ctx):
         return sorted(super().list_commands(ctx), key=COMMANDS.index)
