@@ -26,7 +26,14 @@ from fedprivjax.report import plots
 from fedprivjax.report.remarks import footnotes
 from fedprivjax.report.run_plots import plot_run
 from fedprivjax.report.summary import Summary, summary, summary_of
-from fedprivjax.report.tables import choice_table, realised_differs, realised_table, results_table, results_tables
+from fedprivjax.report.tables import (
+    choice_table,
+    chosen_tables,
+    realised_differs,
+    realised_table,
+    results_table,
+    results_tables,
+)
 from fedprivjax.sweeps.results import require_scalars, trials_as_seeds
 
 Showable: TypeAlias = "str | Path | Results | xr.Dataset | Mapping[str, xr.Dataset]"
@@ -84,7 +91,7 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
         results: a results folder, the result of `load`, the dataset of a sweep, or several such datasets by the label
             of their protocol.
         metric: metric whose table is returned. A second table with the realised ε is added if the first one does not
-            state it. None returns all tables.
+            state it, and a third one with the settings that these results chose, if any. None returns all tables.
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
 
@@ -102,7 +109,7 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
         return tables(this)
     require_recorded_by(this, metric)
     realised = [realised_table(this)] if realised_differs(this) else []
-    return Tables([results_table(this, metric), *realised], footnotes(this))
+    return Tables([results_table(this, metric), *realised, *chosen_tables(this)], footnotes(this))
 
 
 def plot(

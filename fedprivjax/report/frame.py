@@ -15,7 +15,15 @@ from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, Point, grouped, point
 from fedprivjax.report.display import Showable, require_recorded_by, summarised, usual_metric
 from fedprivjax.report.remarks import ABOVE, footnotes
 from fedprivjax.report.summary import Cells, Summary, as_good, at, has_point
-from fedprivjax.report.tables import CONSTANT, WORSE, realised_differs, realised_table, results_table
+from fedprivjax.report.tables import (
+    BEST,
+    CONSTANT,
+    WORSE,
+    chosen_settings,
+    realised_differs,
+    realised_table,
+    results_table,
+)
 
 PROTOCOL, MEAN, HALF, EPSILON = "protocol", "mean", "half_width", "realised_epsilon"
 BOLD = "bold: mean within the interval of the best, among private methods if there are any"
@@ -44,7 +52,7 @@ class Frame(pd.DataFrame):
             best constant prediction. The LaTeX table marks means that are worse than this value.
         notes: title and footnotes of the table.
         chosen: labels of protocols whose settings were chosen by their own results. No guarantee covers this choice.
-            The LaTeX table marks these protocols.
+            The LaTeX table marks these protocols, and shows these settings.
     """
 
     _metadata: ClassVar[list[str]] = ["cells", "notes", "chosen"]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -53,7 +61,12 @@ class Frame(pd.DataFrame):
     chosen: frozenset[str]
 
     def to_latex(  # type: ignore[override]
-        self, buf: Any = None, *, protocols: Literal["rows", "columns"] | None = None, **options: Any
+        self,
+        buf: Any = None,
+        *,
+        protocols: Literal["rows", "columns"] | None = None,
+        settings: bool = True,
+        **options: Any,
     ) -> str | None:
         r"""Return the means and intervals as a LaTeX table, which needs the package booktabs.
 
@@ -62,12 +75,14 @@ class Frame(pd.DataFrame):
         best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not compared
         with private ones. A dagger marks a mean that is worse than the value of the best constant prediction. Such a
         mean is never bold, and a note below the table states the value. LaTeX comments above the table state δ, the
-        guarantees and which means are bold.
+        guarantees and which means are bold. Next to a protocol whose settings were chosen by results, each chosen
+        setting has a column, or a row below it.
 
         Args:
             buf: path of the file to write, or None to return the text.
             protocols: "rows" for one row per protocol, "columns" for one column per protocol. Default: "rows" if there
                 are more protocols than points, else "columns". A table of eight rows and five columns is 6 inches wide.
+            settings: whether to show chosen settings.
             options: further arguments of `DataFrame.to_latex` of pandas, such as `caption`, `label` and `position`.
 
         Raises:
@@ -77,14 +92,22 @@ class Frame(pd.DataFrame):
         points, labels = dict.fromkeys(key[:-1] for key in texts), dict.fromkeys(key[-1] for key in texts)
         place = protocols or ("rows" if len(labels) > len(points) else "columns")
         require_choice("protocols", place, ("rows", "columns"))
-        names = {label: latex(f"{label}{CHOSEN.strip() * (label in self.chosen)}") for label in labels}
+        series: list[tuple[str, list[str]]] = []  # header and texts of each protocol, and of its chosen settings
+        for label in labels:
+            name = latex(f"{label}{CHOSEN.strip() * (label in self.chosen)}")
+            series.append((name, [texts[*point, label] for point in points]))
+            for setting in self._chosen_by(label) if settings else ():
+                own = [self._setting_text(setting, (*point, label)) for point in points]
+                series.append((latex(f"{label}: {setting.removeprefix(BEST)}"), own))
         if place == "columns":
-            heads = [*map(_symbol, axes), *names.values()]
-            rows = [[*map("{:g}".format, point), *(texts[*point, label] for label in names)] for point in points]
+            heads = [*map(_symbol, axes), *(name for name, _ in series)]
+            rows = [
+                [*map("{:g}".format, point), *(each[row] for _, each in series)] for row, point in enumerate(points)
+            ]
         else:
             title = latex(self.cells.metric.title)
             heads = ["", *(", ".join(map(_setting, axes, point)) or title for point in points)]
-            rows = [[name, *(texts[*point, label] for point in points)] for label, name in names.items()]
+            rows = [[name, *each] for name, each in series]
         kind = "r" * len(heads) if place == "columns" else "l" + "r" * len(points)
         usual = {"escape": False, "index": False, "column_format": kind}
         text = pd.DataFrame(rows, columns=heads).to_latex(**{**usual, **options})
@@ -101,6 +124,17 @@ class Frame(pd.DataFrame):
             return text
         write_atomically(Path(buf), text, follow=True)
         return None
+
+    def _chosen_by(self, label: str) -> list[str]:
+        """Return the columns of the settings that a protocol's results chose."""
+        rows = self.xs(label, level=PROTOCOL)
+        return [name for name in self.columns if name.startswith(BEST) and not np.isnan(rows[name].values).all()]
+
+    def _setting_text(self, name: str, key: Any) -> str:
+        value, mean = float(self.loc[key, name]), float(self.loc[key, MEAN])
+        if np.isnan(value):
+            return "--" if np.isnan(mean) else "varies"
+        return f"{value:.4g}"
 
     def _texts(self) -> dict[Any, str]:
         """Return the text of each cell, by point and label. The best means of each point are bold."""
@@ -139,6 +173,8 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     * `half_width`: half the width of the 95% confidence interval of the mean, NaN for a single seed or if a run
       diverged.
     * `realised_epsilon`: ε on the sampled schedule, the largest over seeds, infinite if non-private.
+    * `best_clip`, for example, if a protocol's results chose its clip: the chosen value. It is NaN for protocols
+      without this choice, and if trials chose different values.
 
     Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` returns a table for a paper.
 
@@ -175,6 +211,13 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     keys = [(*point.values(), label) for point in points for label in columns]
     index = pd.MultiIndex.from_tuples(keys, names=[*this.varied, PROTOCOL])
     made = Frame(rows, columns=[MEAN, HALF, EPSILON], index=index)
+    chosen = {label: chosen_settings(this, this.best[label]) for label in columns}
+    for name in dict.fromkeys(name for settings in chosen.values() for name in settings):
+        made[f"{BEST}{name}"] = [
+            _number(_common(*chosen[label][name]), point) if name in chosen[label] else np.nan
+            for point in points
+            for label in columns
+        ]
     made.cells = cells
     made.notes = (results_table(this, metric).title, *_realised(this), *footnotes(this))
     made.chosen = frozenset(label for label in columns if this.labels[label] != label)
@@ -188,6 +231,11 @@ def _realised(this: Summary) -> list[str]:
     sheet = realised_table(this)
     rows = [zip(sheet.frame.columns, row, strict=True) for row in sheet.frame.itertuples(index=False, name=None)]
     return [f"{sheet.title}: {', '.join(f'{name} {text}' for name, text in row)}" for row in rows]
+
+
+def _common(low: xr.DataArray, high: xr.DataArray) -> xr.DataArray:
+    """Return the common value of trials, or NaN if they have different ones."""
+    return low.where(low == high)
 
 
 def _number(values: xr.DataArray, point: Point) -> float:

@@ -26,7 +26,6 @@ from fedprivjax.privacy.paragraph import PRNG
 from fedprivjax.report import display
 from fedprivjax.report.remarks import attributes, is_large, names_in
 from fedprivjax.report.summary import Summary
-from fedprivjax.report.tables import chosen_tables
 
 PAGE, RUN_FIGURES = "report.html", "run_figures.json"
 LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the top of the page, the first of each
@@ -89,13 +88,12 @@ def write_page(
 def page(this: Summary, results: Results, plots: Mapping[str, Figure], of_run: RunFigures = NONE) -> str:
     """Return the page as HTML. User-defined text is escaped, and so are its control characters."""
     tables = display.tables(this)
-    sheets = [*tables.sheets, *chosen_tables(this)]
     drawn = dict(zip(plots, as_drawn(plots), strict=True))
     leads = [next((name for name in drawn if name.endswith(end)), None) for end in LEADS]
     return _template().render(
         title=this.title or str(results.folder),
         notes=this.notes,
-        tables=[(sheet.title, Markup(html_table(sheet, caption=False)), len(sheet.rows)) for sheet in sheets],
+        tables=[(sheet.title, Markup(html_table(sheet, caption=False)), len(sheet.rows)) for sheet in tables.sheets],
         long=LONG,
         remarks=[line for line in tables.notes if line != this.notes],
         leads=[drawn.pop(name) for name in leads if name is not None],

@@ -16,6 +16,7 @@ from fedprivjax.privacy.target import LEVELS
 from fedprivjax.report.summary import Summary, has_point, varied
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 from fedprivjax.sweeps.results import has, preferred, rounds_to
+from fedprivjax.sweeps.selection import SELECTED_BY
 
 CONSTANT = "constant predictor"
 COUNTED = {
@@ -40,7 +41,7 @@ NONE = "–"  # the protocol was not run with these settings
 
 
 def results_tables(this: Summary) -> list[Sheet]:
-    """Return every table of results: one per tabulated metric, then the realised ε, then the cost of a run.
+    """Return every table of results: one per tabulated metric, the realised ε, the cost of a run, chosen settings.
 
     The realised ε has a table only if the other tables do not show it, see `realised_differs`.
     """
@@ -48,7 +49,7 @@ def results_tables(this: Summary) -> list[Sheet]:
     found += [rounds_table(this, *each) for each in this.evaluation.rounds_to.items() if this.recorded(each[0])]
     found += [realised_table(this)] if realised_differs(this) else []
     found += [costs_table(this)] if with_costs(this.best) else []
-    return [*found, *([] if this.tuned is None else [this.tuned])]
+    return [*found, *([] if this.tuned is None else [this.tuned]), *chosen_tables(this)]
 
 
 def results_table(this: Summary, metric: str | Metric) -> Sheet:
@@ -137,13 +138,22 @@ def _own(this: Summary, label: str) -> str:
 def chosen_tables(this: Summary) -> list[Sheet]:
     """Return a table of the settings that these results chose, or no table."""
     columns: Columns = {}
+    metrics: list[str] = []
     for label, data in this.best.items():
-        for name in (str(each) for each in data.data_vars if str(each).startswith(BEST)):
-            values, trials = data[name], [dim for dim in data[name].dims if dim not in this.varied]
-            ends = values.min(trials), values.max(trials)
-            columns[f"{label}: {name.removeprefix(BEST)}"] = _texts(wording.range_text, *ends)
-    title = f"settings chosen by the best mean {this.evaluation.select}, not covered by the guarantee"
+        for name, (low, high) in chosen_settings(this, data).items():
+            columns[f"{label}: {name}"] = _texts(wording.range_text, low, high)
+            metrics.append(data.attrs.get(SELECTED_BY, this.evaluation.select))
+    title = f"settings chosen by the best mean {', '.join(dict.fromkeys(metrics))}, not covered by the guarantee"
     return [_grid_table(title, this, this.varied, ["mu"], columns)] if columns else []
+
+
+def chosen_settings(this: Summary, data: xr.Dataset) -> dict[str, tuple[xr.DataArray, xr.DataArray]]:
+    """Return the smallest and the largest value over trials of each setting that these results chose, by name."""
+    found = {}
+    for name in (str(each) for each in data.data_vars if str(each).startswith(BEST)):
+        trials = [dim for dim in data[name].dims if dim not in this.varied]
+        found[name.removeprefix(BEST)] = data[name].min(trials), data[name].max(trials)
+    return found
 
 
 def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:

@@ -17,6 +17,7 @@ POINT = "point"  # axis of a stacked grid
 NO_EFFECT = (
     "at these steps step_size · clip and noise_std / clip do not depend on clip: set step_size to see its effect"
 )
+SELECTED_BY = "selected_by"  # attribute with the metric by which they were chosen
 UNACCOUNTED = "unaccounted_choice"  # attribute with the settings that were chosen by results; no guarantee covers this
 
 
@@ -90,7 +91,11 @@ def at_best(data: xr.Dataset, over: list[str], runs: xr.DataArray, metric: str, 
     if all(data.sizes[name] == 1 for name in over):
         return chosen
     names, remark = ", ".join(over), edges({name: data[name].values for name in over}, points)
-    said = {"selected": f"{names} by the best mean {metric}{remark}: not accounted for", UNACCOUNTED: names}
+    said = {
+        "selected": f"{names} by the best mean {metric}{remark}: not accounted for",
+        UNACCOUNTED: names,
+        SELECTED_BY: metric,
+    }
     if "clip" in over and clip_has_no_effect(data):
         said["selected"] += f"; {NO_EFFECT}"
     return chosen.assign_attrs(data.attrs, **said)

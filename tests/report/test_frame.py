@@ -177,10 +177,18 @@ def test_a_choice_by_results_is_marked(grid):
     np.testing.assert_allclose(found["mean"], [0.7, 0.5, 0.9, 0.6])
     assert found.index.get_level_values("protocol").tolist() == ["ours", "other"] * 2
     text = found.to_latex()
-    assert cells(text)[0] == [r"$\mu$", r"ours$^\ddagger$", "other"]
+    assert found["best_clip"].fillna(-1).tolist() == [1.0, -1, 0.5, -1]
+    header, *rows = cells(text)
+    assert header == [r"$\mu$", r"ours$^\ddagger$", "ours: clip", "other"]
+    assert [row[2] for row in rows] == ["1", "0.5"]
+    assert "ours: clip" not in found.to_latex(settings=False)
+    rows = cells(found.to_latex(protocols="rows"))
+    assert rows[2] == ["ours: clip", "1", "0.5"]
     assert text.count(r"$^\ddagger$ chosen by results, not covered by the guarantee") == 1
     sheet = fpj.table({"ours": chosen, "other": with_values(grid, [0.5, 0.6])}, ACCURACY)
     assert sheet.sheets[0].frame.columns.tolist()[2:4] == ["ours ‡", "other"]
+    assert sheet.sheets[-1].title == "settings chosen by the best mean test_accuracy, not covered by the guarantee"
+    assert sheet.sheets[-1].frame["ours: clip"].tolist() == ["1", "0.5"]
     assert "‡ chosen by results, not covered by the guarantee" in sheet.notes
     assert NAIVE_NOTE in sheet.notes  # the same runs choose and measure
     tuned = chosen.assign_attrs(grid_points=2)
