@@ -28,10 +28,10 @@ def audit(
 ) -> None:
     """Attack every protocol with a worst-case canary, and compare lower bounds on ε with its claim.
 
-    Exit status 1 if a claim is refuted, else 2 if a method with a guarantee could not be audited, or none was. Runs are
-    scaled down to a few machines and 16 dimensions, with a fixed cohort. The audit is repeated with a varying cohort
-    and with dropouts, with 2/5 of the runs and a third of the rounds. With --one-run, an experiment runs once at full
-    size, with canaries.
+    Exit status 1 if a claim is refuted, else 2 if a method with a guarantee could not be audited, or none was. A method
+    that allows none of the kinds named by --participation could not be audited. Runs are scaled down to a few machines
+    and 16 dimensions, with a fixed cohort. The audit is repeated with a varying cohort and with dropouts, with 2/5 of
+    the runs and a third of the rounds. With --one-run, an experiment runs once at full size, with canaries.
     """
     from fedprivjax.auditing import of_experiment as audits
     from fedprivjax.auditing import tables as shown

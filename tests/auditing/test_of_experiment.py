@@ -11,7 +11,7 @@ from fedprivjax import DPMu2, NoisyMinibatchSGD, Refusal, cli
 from fedprivjax.auditing import of_experiment as audits
 from fedprivjax.auditing.audit import VERDICT, Audit, Found
 from fedprivjax.auditing.bounds import LowerBounds
-from fedprivjax.auditing.neighbouring import small_federation, worlds
+from fedprivjax.auditing.neighbouring import NotAllowed, small_federation, worlds
 from fedprivjax.auditing.of_experiment import (
     Chosen,
     at_level,
@@ -21,6 +21,7 @@ from fedprivjax.auditing.of_experiment import (
     protocols_of,
     run_all,
 )
+from fedprivjax.auditing.small_audits import audit_label
 from fedprivjax.auditing.tables import audit_table, audit_verdict, plot
 from fedprivjax.experiment import load
 from fedprivjax.layout.drawing import save
@@ -245,6 +246,20 @@ def test_a_requested_participation_that_a_method_does_not_allow_is_named(call, s
     assert [line for line in said.splitlines() if line.startswith("not audited")] == [
         "not audited: ours: it does not allow participation 'secret'"
     ]
+
+
+@pytest.mark.usefixtures("spec")
+def test_a_method_that_allows_none_of_the_named_kinds_is_not_audited(call, monkeypatch):
+    def attack(label, *_):
+        if label == "half":
+            raise NotAllowed("nothing was audited with participation secret: trust must be 'server'")
+        return {audit_label(label, "secret"): made_up(())}
+
+    monkeypatch.setattr(audits, "scaled_down_audits", lambda *_, **__: attack)
+    status, said, _ = call("small.toml", "--participation", "secret")
+    assert status == 2
+    found = [line for line in said.splitlines() if line.startswith("not audited")]
+    assert found == ["not audited: half: nothing was audited with participation secret: trust must be 'server'"]
 
 
 def test_an_audit_replaces_none_of_another_method(call, spec, monkeypatch):
