@@ -136,7 +136,7 @@ def test_repetitions_count_if_nothing_amplifies():
 
 
 def test_a_shuffler_needs_records_that_are_equally_likely():
-    """ε was 28.4 where 0.92 was stated."""
+    """The sum of the messages alone gave ε = 6.5 where 0.92 was stated."""
     settings = {"noise_std": 2.0, "clip": 1.0, "step_size": 0.1, "trust": "shuffler"}
     with pytest.raises(Refusal, match=r"^sampler must be 'subset' or 'replacement' with a shuffler, .* got First\("):
         NoisyMinibatchSGD(sampler=First(), **settings)
