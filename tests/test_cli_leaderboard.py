@@ -54,9 +54,9 @@ def call(monkeypatch, capsys, tmp_path):
     for name, text in {"small.toml": SPEC, "mine.toml": MINE, "mine.py": MODULE}.items():
         Path(name).write_text(text, encoding="utf-8")
 
-    def run(*arguments):
+    def run(*arguments, width=200):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
-        monkeypatch.setattr(cli.out, "_width", 200)
+        monkeypatch.setattr(cli.out, "_width", width)
         monkeypatch.setattr(cli.console, "leave", sys.exit)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
@@ -87,6 +87,28 @@ def test_a_custom_method_joins_the_others(call):
     assert {row["federation"] for row in rows()} == {first[0]["federation"]}
     shown = call("leaderboard", "--into", "board.json")[1]
     assert shown.count("mean ± 95% interval") == 2
+
+
+def test_the_bundled_leaderboard_has_a_line_for_each_experiment_and_tables_by_name(call):
+    status, said, _ = call("leaderboard", width=80)
+    assert status == 0
+    assert len(said.splitlines()) <= 40
+    assert "frontier/digits " in said
+    assert "frontier/users (shuffler)" in said
+    assert "torus, DECOR ‡" in said
+    assert "‡ settings not covered" in said
+    assert "of 2)" not in said
+    for name in ("frontier/digits", "frontier/digits/"):
+        said = call("leaderboard", name)[1]
+        assert said.count("frontier/digits: test accuracy %, mean ± 95% interval") == 5
+        assert "frontier/epsilon" not in said
+    assert "topology" not in call("leaderboard", "frontier")[1]
+    Path("frontier").mkdir()
+    assert "topology" not in call("leaderboard", "frontier")[1]
+    assert "mean ± 95% interval; ε = 2 " in call("leaderboard", "topology", "frontier/users", "--all")[1]
+    status, _, said = call("leaderboard", "frontier/digit")
+    assert (status, said.startswith("unknown experiment 'frontier/digit', did you mean")) == (2, True)
+    assert call("leaderboard", "none.nc")[2].startswith("results folder must exist, got none.nc")
 
 
 def test_refusals_are_lines(call):

@@ -19,32 +19,65 @@ Entries = dict[str, tuple[str, Any]]  # by name: a line of help, and the class o
 
 @app.command()
 def leaderboard(
-    results: Annotated[list[Path] | None, typer.Argument(help="results folders, netCDF or frontier.json files")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME|RESULTS]...", help="experiments or folders, or results folders, netCDF or json files"
+        ),
+    ] = None,
     into: Annotated[
         Path | None, typer.Option(callback=in_folder, help="also join the rows to this file, in place of equal ones")
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="show all tables of several experiments")] = False,
 ) -> None:
     """Show private methods ranked at equal ε, and join the rows of finished results to a leaderboard file.
 
-    Without results, the bundled leaderboard is shown. A row needs a realised ε, three or more seeds and no diverged
-    run. A line on stderr names each refused row.
+    Names such as frontier/digits are experiments of the bundled leaderboard, or of the file of --into. Without any, all
+    are shown. Several experiments have one line each, with the best method, unless --all asks for their tables. A row
+    of results needs a realised ε, three or more seeds and no diverged run. A line on stderr names each refused row.
     """
     from fedprivjax.leaderboards import leaderboard as boards
 
     known = boards.leaderboard(into) if into is not None and into.exists() else boards.Leaderboard()
-    shown = boards.Leaderboard() if results else boards.leaderboard(into)
-    for each in results or ():
-        found, refused = boards.entries(each)
+    shown = boards.Leaderboard() if names else boards.leaderboard(into)
+    found = boards.Leaderboard()
+    for name in names or ():
+        if not _names_results(name):
+            shown = shown.joined(boards.leaderboard(into).named(name).rows)
+            continue
+        entered, refused = boards.entries(name)
         for line in refused:
-            err.say(f"{each}: refused: {line}")
-        shown = shown.joined(found.rows)
+            err.say(f"{name}: refused: {line}")
+        found = found.joined(entered.rows)
+    shown = shown.joined(found.rows)
     if not shown.rows:
         raise Refusal("results must have a row that can enter the leaderboard, got none")
-    out.print(shown.shown)
-    if into is not None and results:
-        joined = known.joined(shown.rows)
+    if every or len(shown.experiments) == 1:
+        out.print(shown.shown)
+    else:
+        tables = boards.best_tables(shown)
+        for table in tables:
+            out.print(table)
+        if any(cell.endswith("‡") for table in tables for cell in table.columns[-1].cells):
+            out.say("‡ settings not covered by the guarantee. Its tables say why")
+        out.say("trust: none, unless (server) or (shuffler) is named")
+        out.say(f"next: fedprivjax leaderboard {shown.experiments[0]} (its tables), or --all")
+    if into is not None and found.rows:
+        joined = known.joined(found.rows)
         joined.save(into)
-        out.print(f"{len(shown.rows)} rows joined to {into}: {len(joined.rows)} in all", markup=False, highlight=False)
+        out.print(f"{len(found.rows)} rows joined to {into}: {len(joined.rows)} in all", markup=False, highlight=False)
+
+
+def _names_results(name: str) -> bool:
+    """Return True if a name is a path of results, and not an experiment or a folder of the bundled leaderboard."""
+    from fedprivjax.experiment import folder
+    from fedprivjax.leaderboards.leaderboard import leaderboard
+
+    path = Path(name)
+    if path.is_file() or path.suffix in (".nc", ".json") or folder.begun(path) or (path / folder.RESULTS).is_file():
+        return True
+    inside = name.rstrip("/") + "/"
+    return path.is_dir() and not any(one.startswith(inside) for one in leaderboard().experiments)
 
 
 @app.command("list")

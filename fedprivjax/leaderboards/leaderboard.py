@@ -76,6 +76,33 @@ def row_table(rows: Sequence[Row], *, named: bool = False) -> Sheet:
     return table
 
 
+def best_tables(board: "Leaderboard") -> list[Sheet]:
+    """Return a table for each metric, with a line for the best method of each experiment at the middle one of its ε.
+
+    An experiment has several lines if its rows have several trust models, units or settings, for example. Its trust
+    model is stated in parentheses, unless it is "none".
+    """
+    tables: dict[str, Sheet] = {}
+    for rows in grouped((str([row[name] for name in (*PANEL, "trust")]), row) for row in board.rows).values():
+        levels = sorted({_level(row) for row in rows})
+        level = levels[(len(levels) - 1) // 2]
+        best = ranked(row for row in rows if _level(row) == level)[0]
+        metric = known(best["metric"])
+        if metric.name not in tables:
+            tables[metric.name] = Sheet(f"{metric.title}: best mean ± 95% interval at the middle one of the swept ε")
+            tables[metric.name].add_columns("experiment", justify="left")
+            tables[metric.name].add_columns("ε", "mean")
+            tables[metric.name].add_columns("best method", justify="left")
+        setting = "".join(f", {name} {value:g}" for name, value in best["setting"].items())
+        tables[metric.name].add_row(
+            best["experiment"] + setting + ("" if best["trust"] == "none" else f" ({best['trust']})"),
+            up(level, 3),
+            f"{metric.text(best['mean'])} ± {metric.text(best['half_width'])}",
+            best["method"] + CHOSEN * bool(best["not_covered"]),
+        )
+    return list(tables.values())
+
+
 def notes(rows: Sequence[Row]) -> list[str]:
     """Return the footnotes of tables: marks, choices of settings that no guarantee covers, and the commands."""
     chosen = dict.fromkeys(f"{row['method']}: {row['not_covered']}" for row in rows if row["not_covered"])
@@ -171,6 +198,16 @@ class Leaderboard:
         """
         require_choice("experiment", experiment, self.experiments)
         return Leaderboard(tuple(row for row in self.rows if row["experiment"] == experiment))
+
+    def named(self, name: str) -> "Leaderboard":
+        """Return a leaderboard with only the rows of one experiment, or of those in one folder, such as "frontier".
+
+        Raises:
+            Refusal: if there is no such experiment or folder.
+        """
+        inside = name.rstrip("/") + "/"
+        rows = tuple(row for row in self.rows if row["experiment"].startswith(inside))
+        return Leaderboard(rows) if rows else self.of(name.rstrip("/"))
 
     def joined(self, rows: Iterable[Row]) -> "Leaderboard":
         """Return the leaderboard with rows added.
