@@ -76,9 +76,9 @@ def spec(tmp_path, monkeypatch):
 def call(monkeypatch, capsys):
     """Function that runs the command line in this process and returns (exit status, stdout, stderr)."""
 
-    def run(*arguments):
+    def run(*arguments, width=200):
         monkeypatch.setattr(sys, "argv", ["fedprivjax", *map(str, arguments)])
-        monkeypatch.setattr(cli.out, "_width", 200)
+        monkeypatch.setattr(cli.out, "_width", width)
         monkeypatch.setattr(cli.console, "leave", sys.exit)
         with pytest.raises(SystemExit) as stopped:
             cli.main()
@@ -147,7 +147,7 @@ def test_list_and_help_fit_a_screen(call, monkeypatch):
 
 def test_settings_name_their_choices_and_not_modules(call):
     text = " ".join(call("list", "fedavg")[1].split())
-    assert 'neighbouring relation, "replace-one" or "add-or-remove-one". Default' in text
+    assert 'neighbouring relation, "replace-one" or "add-or-remove-one".' in text
     assert 'computation of the noise from the target, "rule" or "plan"' in text
     for entries in listing.groups().values():
         for thing in {id(thing): thing for _, thing in entries.values() if thing is not None}.values():
@@ -887,6 +887,29 @@ def test_defaults_of_listed_settings(call):
     lines = [" ".join(line.split()) for line in call("list", "dirichlet")[1].splitlines()]
     assert any(line.startswith("alpha number unset concentration") for line in lines)
     assert not any(line.startswith("machines") for line in lines)
+
+
+def test_help_of_settings_is_whole_and_says_unset_for_none(call):
+    text = call("list", "fedavg", width=80)[1]
+    assert "…" not in text
+    assert 'Default: "replace-one"' not in text
+    assert "ρ, strength of the proximal term of FedProx, or unset for FedAvg." in " ".join(
+        call("list", "fedavg")[1].split()
+    )
+
+
+def test_headings_wrap_in_a_terminal_and_are_one_line_elsewhere(call, monkeypatch):
+    assert len(call("list", "uniform", width=80)[1].splitlines()[0]) > 80
+    monkeypatch.setattr(cli.out, "_force_terminal", True)
+    assert len(call("list", "uniform", width=80)[1].splitlines()[0]) <= 80
+
+
+def test_combinations_of_a_narrow_terminal_are_lines_that_differ(call):
+    assert "│ defined" in call("list", "noisy_minibatch_sgd", "--combinations")[1]
+    lines = call("list", "noisy_minibatch_sgd", "--combinations", width=80)[1].splitlines()
+    assert not [line for line in lines if "(1 of 2)" in line]
+    own = [line for line in lines if line.startswith("  defined: ")]
+    assert len(set(own)) == len(own) > 5
 
 
 def test_everything_that_is_listed_has_a_line_on_every_setting():

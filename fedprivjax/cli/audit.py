@@ -47,21 +47,21 @@ def audit(
         leave_out("one-run", small)
         attack = audits.one_run_audits(chosen, each=each, seed=seed)
     for line in audits.audited_at(chosen, epsilon, sizes=each is not None):
-        out.say(line)
+        out.say_wrapped(line)
     try:
         finished, skipped = audits.run_all(chosen, attack, progress)
     except KeyboardInterrupt:
         kept = folder is not None and each is None
         raise Stopped(f"stopped: finished runs are saved in {folder}, the same command resumes" * kept) from None
     for line in shown.audit_verdict(finished):
-        out.say(line)
+        out.say_wrapped(line)
     if finished:
         out.print(shown.audit_table(finished))
     for label, why in skipped.items():
-        out.say(f"not audited: {label}: {why}")
+        out.say_wrapped(f"not audited: {label}: {why}")
     for label, kind in product([each for each in chosen.protocols if each not in skipped], participation or ()):
         if audit_label(label, kind) not in finished:
-            out.say(f"not audited: {label}: it does not allow participation {kind!r}")
+            out.say_wrapped(f"not audited: {label}: it does not allow participation {kind!r}")
     if folder is not None and finished:
         (picture,) = save({"audit": shown.plot(finished)}, folder)
         out.say(f"written to {picture}")

@@ -147,6 +147,10 @@ class PrintableConsole(Console):
         """Print a text as it is, in one line."""
         self.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def say_wrapped(self, text: object) -> None:
+        """Print a text as it is, broken between words in a terminal, and in one line elsewhere."""
+        self.print(text, markup=False, highlight=False, soft_wrap=not self.is_terminal)
+
 
 out = PrintableConsole(width=None if on_screen else usual_width())
 err = PrintableConsole(stderr=True)

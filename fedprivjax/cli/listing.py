@@ -145,7 +145,13 @@ def _print_combinations(name: str | None, json_file: Path | None) -> None:
     rows = []
     for kind, of_kind in grouped((cell.privacy, (cell, outcome)) for cell, outcome in found.items()).items():
         own = folded(dict(of_kind))
-        out.print(_combination_table(kind.__name__, own))
+        table = _combination_table(kind.__name__, own)
+        if table.parts(out.width) == 1:
+            out.print(table)
+        else:
+            out.say(kind.__name__)
+            for line in _combination_lines(table):
+                out.say_wrapped(line)
         rows += own
     write_json([{**row.values, "outcome": row.outcome} for row in rows], json_file)
 
@@ -161,6 +167,20 @@ def _combination_table(title: str, rows: list[Any]) -> Sheet:
         cells = ("any" if 1 < len(one) == len(every[column]) else ", ".join(one) for column, one in own.items())
         table.add_row(row.outcome, *cells)
     return table
+
+
+def _combination_lines(table: Sheet) -> list[str]:
+    """Return a table of outcomes as lines, for narrow terminals. The first one has the values that all rows share.
+
+    The others leave out the columns that are "any".
+    """
+    columns = table.columns[1:]
+    shared = [column for column in columns if len(set(column.cells)) == 1]
+    lines = ["  all: " + "; ".join(f"{column.header} {column.cells[0]}" for column in shared)] if shared else []
+    for place, outcome in enumerate(table.columns[0].cells):
+        own = {column.header: column.cells[place] for column in columns if column not in shared}
+        lines.append(f"  {outcome}: " + "; ".join(f"{name} {text}" for name, text in own.items() if text != "any"))
+    return lines
 
 
 def groups() -> dict[str, Entries]:
@@ -222,11 +242,13 @@ def sections() -> dict[str, Any]:
 
 def _print(title: str, rows: Sequence[Sequence[str]], *, headed: bool = False) -> None:
     """Print rows without lines between them, the first as headings if asked for."""
-    table = Table(*[Column(Text(word)) for word in rows[0]], show_header=headed, box=None, pad_edge=False)
+    table = Table(
+        *[Column(Text(word), overflow="fold") for word in rows[0]], show_header=headed, box=None, pad_edge=False
+    )
     table.columns[0].no_wrap, table.columns[0].style = True, "bold"
     for row in rows[headed:]:
         table.add_row(*map(Text, row))
     if title:
-        out.say(title)
+        out.say_wrapped(title)
     out.print(table)
     out.print()

@@ -20,6 +20,8 @@ SECTION = re.compile(r"^(?:Args|Attributes):\n((?:(?: .*)?\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):((?: .*)?(?:\n {8}.*)*)", re.MULTILINE)
 END = re.compile(r"(?<=[.;])(?<!et al\.)\s")
 KEY = re.compile(r"(?:a key of|see) `(?:fedprivjax\.)?(?:([\w.]+)\.)?([A-Z_]+)`")
+STATED = re.compile(r" Default: [^ ]*\.$")
+NONE = re.compile(r"(?<=or )None\b|(?<=always )None\b|(?<=default )None\b")
 SAME = re.compile(r"as in `(\w+)`\.?(?!,)")
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
 HIDDEN = ("labels", "cached")  # arguments that files cannot set
@@ -38,7 +40,7 @@ class Setting(NamedTuple):
 def settings_of(thing: Any) -> list[Setting]:
     """Return the settings of a dataclass, a section of an experiment file, or a function.
 
-    A default None is "unset", since "none" is a value of some settings.
+    None is "unset" in defaults and help, since files have no such value and "none" is a value of some settings.
 
     >>> def loader(count: int, *, noise: float = 0.5):
     ...     '''Load.
@@ -55,7 +57,19 @@ def settings_of(thing: Any) -> list[Setting]:
     texts = help_of(thing)
     if inspect.isclass(thing) and issubclass(thing, Reflected):
         texts |= {name: text for name, text in help_of(thing.maker).items() if name in thing.keys}
-    return [Setting(name, kind, default, texts.get(name, "")) for name, kind, default in _declared(thing)]
+    return [
+        Setting(name, kind, default, _line(texts.get(name, ""), default)) for name, kind, default in _declared(thing)
+    ]
+
+
+def _line(text: str, default: str) -> str:
+    """Return a help line as users of files need it: None is "unset", and a known default is not stated again.
+
+    >>> _line('"none" or "server". Default: "none".', "none"), _line("ρ, or None for FedAvg.", UNSET)
+    ('"none" or "server".', 'ρ, or unset for FedAvg.')
+    """
+    known = text if default in ("", UNSET, REQUIRED) else STATED.sub("", text)
+    return NONE.sub(UNSET, known)
 
 
 def help_of(thing: Any) -> dict[str, str]:
