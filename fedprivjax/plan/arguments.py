@@ -235,9 +235,9 @@ def _steps_of_distinct_records(plan: Plan) -> int:
     """Return the number of parts of a message in which a record occurs at most once, or 0 if it may be repeated."""
     sampler = plan.sampler
     if isinstance(sampler, LocalWork):
-        custom = not (of_package(type(sampler.of_step)) or sampler.of_step.repeats)
-        return sampler.cut(plan.width) if custom and plan.width else 0
-    return int(sampler is not None and not sampler.repeats and (plan.secret or sampler.settled))
+        custom = not (of_package(type(sampler)) and of_package(type(sampler.of_step)))
+        return sampler.cut(plan.width) if custom and not sampler.of_step.repeats and plan.width else 0
+    return int(sampler is not None and (sampler.settled or (plan.secret and not sampler.repeats)))
 
 
 def _again(samples: np.ndarray, used: np.ndarray, steps: int) -> np.ndarray:

@@ -10,13 +10,16 @@ from scipy.stats import binom, norm
 from fedprivjax import (
     Absolute,
     Full,
+    LocalGradientSteps,
     LocalPrivacy,
     LocalSGD,
     LocalWork,
     NoisyMinibatchSGD,
+    Protocol,
     Refusal,
     guarantee,
     linear_problem,
+    ready,
 )
 from fedprivjax.plan.draw import draw_plan
 from fedprivjax.plan.samplers import Full as AllRecords
@@ -26,6 +29,7 @@ from fedprivjax.privacy.accountants.records import Sampled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, noise_multiplier_for, sampled_epsilon
 
 DELTA, RECORDS = 1e-5, 50
+RUN = {"noise_std": 1.0, "step_size": 0.1}
 PROBLEM = linear_problem(np.zeros((2, RECORDS, 3)), np.zeros((2, RECORDS)), Absolute(), feature_bound=1.0)
 
 
@@ -186,14 +190,14 @@ def test_a_field_that_equality_ignores_is_refused(sampler, name):
 
 
 @dataclass(frozen=True)
-class OneSubset(LocalWork):
-    """One random subset of records in a round, on which all local steps are taken."""
+class OneBatch(LocalWork):
+    """One batch of records in a round, on which all local steps are taken: the first record, several times."""
 
     number: int
     batch: int  # pyright: ignore[reportIncompatibleVariableOverride]
     step: Sampler
-    name: ClassVar[str] = "one_subset"
-    description: ClassVar[str] = "one random subset in a round"
+    name: ClassVar[str] = "one_batch"
+    description: ClassVar[str] = "one batch in a round"
     secret: ClassVar[bool] = True
 
     @property
@@ -207,12 +211,51 @@ class OneSubset(LocalWork):
     def divisors(self, sizes):
         return np.full(sizes.shape, self.batch)
 
+    def steps(self, sizes):
+        return np.full(sizes.shape, self.number)
+
+    def step_width(self, sizes, messages):
+        return self.batch
+
+    def cut(self, width):
+        return self.number
+
+    def draw(self, rows, schedule, rng, stored=False):
+        shape = *schedule.participants.shape, self.number * self.batch
+        return np.zeros(shape, np.int32), np.ones(shape, bool)
+
 
 def test_local_steps_that_share_their_records_are_not_amplified():
     """The steps were counted as independent: ε was 9.4 where 3.7 was stated."""
     with pytest.raises(
-        Refusal, match=r"^of_step of OneSubset must be Full\(\), .* got Subset\(batch=5\)\. Use LocalSteps"
+        Refusal, match=r"^of_step of OneBatch must be Full\(\), .* got Subset\(batch=5\)\. Use LocalSteps"
     ):
-        LocalPrivacy(work=OneSubset(10, 5, Subset(5)), unit="record", clip=1.0)
-    assert LocalPrivacy(work=OneSubset(10, 5, AllRecords()), unit="record", clip=1.0).work.uses == 10
-    assert LocalPrivacy(work=OneSubset(10, 5, Subset(5)), unit="machine", update_clip=1.0).work.uses == 10
+        LocalPrivacy(work=OneBatch(10, 5, Subset(5)), unit="record", clip=1.0)
+    assert LocalPrivacy(work=OneBatch(10, 5, AllRecords()), unit="record", clip=1.0).work.uses == 10
+    assert LocalPrivacy(work=OneBatch(10, 5, Subset(5)), unit="machine", update_clip=1.0).work.uses == 10
+
+
+@dataclass(frozen=True)
+class SettledFirst(First):
+    """The first record in every place of a message, of a sampler that states that records occur once."""
+
+    secret: ClassVar[bool] = False
+    settled: ClassVar[bool] = True
+    repeats: ClassVar[bool] = True
+
+    def occurrences(self, records, batch):
+        return Occurrences(np.ones(1), np.ones(1))
+
+
+def test_records_of_a_settled_sampler_occur_once():
+    """A record moved a message by 2C, where 2C/K was stated."""
+    method = NoisyMinibatchSGD(noise_std=1.0, clip=1.0, sampler=SettledFirst(5), step_size=0.1)
+    with pytest.raises(Refusal, match=r"^samples must occur once in a message, got 0 in round 1, slot 1$"):
+        ready(method, PROBLEM, Full(2), rounds=3)
+
+
+def test_records_of_a_custom_local_step_occur_once():
+    work = OneBatch(2, 5, AllRecords())
+    pair = Protocol(LocalGradientSteps(), privacy=LocalPrivacy(work=work, unit="record", clip=1.0), **RUN)
+    with pytest.raises(Refusal, match=r"^samples must occur once in a local step, got 0 in round 1, slot 1$"):
+        _ = ready(pair, PROBLEM, Full(2), rounds=3).arguments
