@@ -66,10 +66,10 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
             algorithm, the value that the server reads:
 
             * `Sum()`, a running sum: each message also subtracts the noise of the machine's previous message, so that
-              noise does not accumulate. The value sets the noise variance of a machine's messages. "uniform": all
+              noise does not accumulate. `noise` sets the noise variance of a machine's messages. "uniform": all
               messages have the same variance. "proportional": the k-th message has a variance proportional to k.
               "gap": the variance is inversely proportional to the number of rounds until the machine's next message. A
-              list holds the standard deviations of the first, second, … message. Only their ratios matter. The value
+              list holds the standard deviations of the first, second, … message. Only their ratios matter. `noise`
               may also be a `SumFactor` such as `Toeplitz()`, a matrix that correlates the noise over the messages.
             * `Mean()`: a `Pairwise`. Pairs of machines then also share noise: one machine adds it to its message, and
               the other subtracts it.

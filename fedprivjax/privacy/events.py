@@ -233,7 +233,7 @@ class Event:
         return None
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return the privacy at δ that tables of results show for this event, as numbers by column name."""
+        """Return this event's numbers in tables of guarantees, by the name of the column. ε is stated at δ."""
         return {"ε (at most)": self.epsilon(delta)}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
@@ -376,7 +376,7 @@ class GaussianEvent(Event):
         return gaussian_event(self.multipliers)
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return the privacy at δ that tables of results show, as numbers by column name.
+        """Return this event's numbers in tables of guarantees, by the name of the column. ε is stated at δ.
 
         The columns are μ of Gaussian differential privacy of the least private machine, the median μ of machines that
         send, and the largest ε. This ε is converted from μ in two ways: exactly, and by a looser formula that papers

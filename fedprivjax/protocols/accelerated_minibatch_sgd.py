@@ -266,8 +266,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         schedule: for each round, the numbers (r, 1/s, b); shape [rounds, 3]. Here r is the number of the round in its
-            stage, from 1, and s is the step size of the stage. b is 1 in the first round of a stage, and 0 in others.
-            Rounds after the last stage have (0, 1/s, 1), and take no step. Set by `calibrate`.
+            stage, from 1, and s is the step size of the stage. b is 1 in the first round of a stage, and 0 in its other
+            rounds. After the last stage no step is taken: these rounds have r = 0 and b = 1. Set by `calibrate`.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
     silos, ISRL-DP), or for adding or removing one.

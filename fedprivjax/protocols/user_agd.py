@@ -171,7 +171,8 @@ class UserAGD(UserSettings):
             model `trust`.
         schedule: for each round, the numbers (t + 1, 1/s, b); shape [rounds, 3]. Here t is the number of the round in
             its phase, from 1, and s is the step size of the phase. b is 1 in the first round of a phase, and 0 in
-            others. Rounds after the last phase have (0, 1/s, 1), and take no step. Set by `calibrate`.
+            its other rounds. After the last phase no step is taken: these rounds have 0 in place of t + 1, and b = 1.
+            Set by `calibrate`.
         strengths: smoothing strength of every round with smoothing = "phases", otherwise None; set by `calibrate`.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. A record enters

@@ -58,7 +58,7 @@ NAMES_OF_UNITS = {RECORD: "record", MACHINE: "machine"}
 class Cell(NamedTuple):
     """One combination of an algorithm with privacy settings.
 
-    `combinations` says whether the package defines it.
+    The function `combinations` says whether such a method can be made.
 
     Attributes:
         algorithm: name of the algorithm, a key of `algorithms()`, such as "sgd".

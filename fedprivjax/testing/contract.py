@@ -317,7 +317,7 @@ def check_protocol(
             minute or two for thousands.
         participation: participation scheme. None is a random half of the machines in each round. The machines are those
             of the problem's partition, or four if it has none. However, if the privacy object is defined for a fixed
-            number of machines, None is this many machines, all in every round.
+            number of machines, the default scheme has exactly these machines, and all of them take part in every round.
         rounds: number of rounds, rounded down to a multiple of four.
         properties: names of the properties to test, keys of `testing.contract.PROPERTIES`. None is all.
         progress: True displays the progress, False does not. A callable is called with (finished properties, all

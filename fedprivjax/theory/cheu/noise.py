@@ -98,8 +98,7 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
         dimension: d, number of coordinates.
-        users: n, number of users in the sum, from which p is computed; or None for p = 1/2, which p approaches if q is
-            large.
+        users: n, number of users in the sum, from which p is computed. None sets p to 1/2, its limit for large q.
 
     Returns:
         `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`. If `users` is given, p is `90c/(⌊180c⌋ + 1)` with

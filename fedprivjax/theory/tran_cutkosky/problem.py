@@ -217,10 +217,10 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
     Returns:
         Two bounds, `early` and `late`. A sum is early if its last round is in the first two epochs, otherwise late.
 
-        * `early` bounds the number of early sums of the first two trees together that contain one record. It is
-          `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
-        * `late = 4(T/N)·log₂N` bounds the number of late sums of the first two trees together that contain one record.
-          It also bounds the number of sums of the third tree that contain one record, early or late.
+        * `early` bounds the number of early sums in which a given record occurs, counted over the first and the second
+          tree. It is `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
+        * `late = 4(T/N)·log₂N` bounds the number of late sums in which a given record occurs, counted likewise. It also
+          bounds the number of all sums of the third tree in which the record occurs.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 
