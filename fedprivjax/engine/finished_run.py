@@ -277,6 +277,8 @@ class Run(SavedRun):
         worse_than_constant: metrics whose last value is worse than their value for the best constant prediction. A
             metric's name is mapped to these two values, as text. The constant prediction is computed from the training
             labels, without privacy. `save` does not write this field.
+        client_names: names of the clients, in the order of the machines, or empty if they have none. `save` does not
+            write this field.
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
         iterates: metrics at each evaluation: `iterates["output"]["test_loss"]`, for example, is the test loss of the
             reported parameters, shape [evaluations]. Other keys than "output" are further iterates of the protocol,
@@ -299,6 +301,7 @@ class Run(SavedRun):
     plan: Plan
     data_used: str = ""
     worse_than_constant: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    client_names: tuple[str, ...] = ()
 
     @property
     def hours(self) -> np.ndarray | None:

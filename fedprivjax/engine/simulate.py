@@ -269,6 +269,7 @@ def execute(
         expected=start.published.expected,
         data_used=start.published.data_used or (HIDDEN if start.problem.stored else COMPUTED),
         worse_than_constant=worse_than_constant(start.problem, start.static.metrics, iterates[OUTPUT]),
+        client_names=start.problem.client_names,
     )
 
 

@@ -180,7 +180,8 @@ def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
         figure.set_figheight(max(figure.get_figheight(), inches * (machines + 6)))
     axis.axvline(one.epsilon, color=CONSTANT, ls=":")
     terms = f"(δ = {power_text(one.delta)}, {relations([one.terms])})"
-    which = run.problem.machine_name(worst[0]) if isinstance(run, ReadyRun) else f"machine {worst[0]}"
+    names = _client_names(run)
+    which = f"client {names[worst[0]]!r}" if names else f"machine {worst[0]}"
     which += f" and {worst.size - 1} more" if worst.size > 1 else ""
     title = f"{'every machine' if worst.size == machines else f'the worst: {which}'}, ε = {up(one.epsilon, 4)}"
     axis.set(xlabel=f"ε of a machine  {terms}", ylabel="machines" if many else "machine", title=title)
@@ -262,11 +263,16 @@ VIEWS = {  # of one run, by name: title on a page, and function
 
 def _number_machines(run: SavedRun | ReadyRun, axis: Axis) -> None:
     """Set ticks at few clients with names, else at integers only."""
-    names = run.problem.client_names if isinstance(run, ReadyRun) else ()
+    names = _client_names(run)
     if 0 < len(names) <= NAMED:
         axis.set_ticks(range(len(names)), names)
     else:
         _whole(axis)
+
+
+def _client_names(run: SavedRun | ReadyRun) -> tuple[str, ...]:
+    """Return the names of the clients, or no names if they have none. A saved run does not know them."""
+    return run.problem.client_names if isinstance(run, ReadyRun) else getattr(run, "client_names", ())
 
 
 def _whole(*axes: Axis) -> None:

@@ -267,13 +267,20 @@ def test_a_prepared_sweep_has_the_run_of_every_point(found):
         assert one.guarantee.epsilon == every.realised(one.delta)[0]["realised_epsilon"][0, place]
 
 
-def test_clients_are_named(run):
+def test_clients_are_named(run, tmp_path):
     rows = fpj.datasets.table([list(range(start, 200, 20)) for start in range(20)])[0]
     data = replace(fpj.datasets.load("digits"), machine_names=tuple("abcdefghijklmnopqrst"))
     problem = fpj.from_dataset(data, constraint=fpj.Ball(8.0), partition_table=rows)
     start = fpj.ready(run.protocol, problem, fpj.Uniform(20, 10), rounds=8, seed=1)
-    axis = VIEWS["participation"][1](start).axes[0]
-    assert [text.get_text() for text in axis.get_yticklabels()] == list(data.machine_names)
-    axis = VIEWS["machine_epsilon"][1](start).axes[0]
-    assert "the worst: client '" in axis.get_title()
-    assert [text.get_text() for text in axis.get_yticklabels()] == list(data.machine_names)
+    done = fpj.simulate(run.protocol, problem, fpj.Uniform(20, 10), rounds=8, seed=1)
+    for one in (start, done):
+        axis = VIEWS["participation"][1](one).axes[0]
+        assert [text.get_text() for text in axis.get_yticklabels()] == list(data.machine_names)
+        axis = VIEWS["machine_epsilon"][1](one).axes[0]
+        assert "the worst: client '" in axis.get_title()
+        assert [text.get_text() for text in axis.get_yticklabels()] == list(data.machine_names)
+    done.save(tmp_path)  # without the names
+    axis = fpj.plot(fpj.load_run(tmp_path), "machine_epsilon").axes[0]
+    assert "the worst: machine " in axis.get_title()
+    assert "machine_names" not in (written := (tmp_path / "run.json").read_text())
+    assert "client_names" not in written
