@@ -5,15 +5,18 @@ group. Otherwise, if datasets differ in k units, a chain of k neighbouring pairs
 `(kε, δ·(e^{kε} − 1)/(e^ε − 1))` (Dwork & Roth 2014, Theorem 2.2).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, short
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.curve import GaussianCurve, GroupCurve, spread
+from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.rounding import up
 
 if TYPE_CHECKING:  # the guarantee's module imports this one
@@ -63,6 +66,45 @@ def group_guarantee(
         raise Refusal(f"{argument} must be at most {most}, for a δ below 1 at ε = {up(one.epsilon, 4)}, got {size}")
     common |= {"delta": delta if one.private else one.delta, "listed": GroupCurve(one.curve, size)}
     return replace(one, epsilons=one.stated.map(lambda epsilons: size * epsilons), **common)
+
+
+def guarantee_of_machines(
+    one: "PrivacyGuarantee", sizes: Sequence[int] | np.ndarray, of_size: Callable[[int], "PrivacyGuarantee"]
+) -> "PrivacyGuarantee":
+    """Return the guarantee of users with a largest number of records for each machine.
+
+    Each machine has the parameter that `of_size` states for it. δ is the largest of any of these guarantees, at which
+    all of them hold. Unless releases are Gaussian, the result has no curve: only ε at δ is known.
+
+    Args:
+        sizes: largest number of records of a user of each machine, [machines].
+        of_size: guarantee of users with this number of records on any machine.
+    """
+    machines = one.stated.machines
+    if np.shape(sizes) != (machines,):
+        wanted = f"records must be one number, or one for each of {machines} machines, [{machines}]"
+        raise Refusal(f"{wanted}, got the shape {list(np.shape(sizes))}")
+    counts = [group_size("records", size) for size in sizes]
+    parts = {size: of_size(size) for size in sorted(set(counts), reverse=True)}  # the largest is refused first
+    largest = parts[max(counts)]
+    if len(parts) == 1:
+        return largest
+    stated = Grouped.of([parts[size].per_machine[machine] for machine, size in enumerate(counts)])
+    unit = (
+        f"one user, who holds at most {min(counts)} to {max(counts)} records of one machine, a number for each machine"
+    )
+    gaussian = one.mus is None and one.private and all(part.curve.mu is not None for part in parts.values())
+    assumptions = tuple(dict.fromkeys(each for part in parts.values() for each in part.assumptions))
+    return replace(
+        largest,
+        delta=max(part.delta for part in parts.values()),
+        terms=replace(largest.terms, unit=unit, assumptions=assumptions),
+        mus=None if one.mus is None else stated,
+        epsilons=stated if one.mus is None else None,
+        accounting=f"{largest.accounting}, and likewise for the numbers of other machines",
+        event=None,
+        listed=GaussianCurve((1 + INVERSE) * gdp.mu(stated.max, one.delta)) if gaussian else None,
+    )
 
 
 def _group_event(one: "PrivacyGuarantee", size: int, relation: str, exact: bool, one_machine: bool) -> Any:

@@ -1,6 +1,7 @@
 """Privacy guarantees: the privacy parameters with their unit, relation, trust model, theorem and assumptions."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
@@ -14,7 +15,7 @@ from fedprivjax.checks.values import as_float, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
-from fedprivjax.privacy.group_privacy import group_guarantee, group_size
+from fedprivjax.privacy.group_privacy import group_guarantee, group_size, guarantee_of_machines
 from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
@@ -265,27 +266,35 @@ class PrivacyGuarantee:
             level = f"ε = {up(self.epsilon, 4)} and δ = {self.delta:g}"
             raise Refusal(f"relation must stay {self.relation!r}: {level} give no bound for {relation!r}") from error
 
-    def for_user(self, records: int, *, exact: bool = False) -> "PrivacyGuarantee":
+    def for_user(self, records: int | Sequence[int] | np.ndarray, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee for one user, whose records may all change together.
 
-        A user has at most `records` records, all of them on one machine.
+        A user has at most `records` records, all of them on one machine. With one number for each machine, such as the
+        machine's number of records, the result protects users with at most this number of records on this machine.
+        Each machine then has the parameter that it has with its own number for all machines, at the largest δ that any
+        of these numbers has. Unless releases are Gaussian, the result knows ε at this δ only.
 
         Args:
-            records: largest number of records of a user.
+            records: largest number of records of a user, or one such number for each machine, [machines].
             exact: True to raise Refusal instead of using the general bound of group privacy.
 
         Raises:
-            Refusal: if the guarantee's unit is not one record, if `exact` and no exact guarantee is known, or if there
-                are so many records that δ would reach 1.
+            Refusal: if the guarantee's unit is not one record, if `exact` and no exact guarantee is known, if there are
+                so many records that δ would reach 1, or if there is neither one number nor one for each machine.
 
         >>> user = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])).for_user(3)
         >>> user.mu, user.unit
         (3.0, 'one user, who holds at most 3 records of one machine')
+        >>> two = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0, 0.5]))
+        >>> two.for_user([2, 3]).per_machine.tolist()
+        [2.0, 1.5]
         """
         if self.unit != RECORD:
             raise Refusal(f"unit must be {RECORD!r} to be converted to a user, got {self.unit!r}")
+        if isinstance(records, Sequence | np.ndarray):
+            return guarantee_of_machines(self, records, lambda size: self.for_user(size, exact=exact))
         records = group_size("records", records)
-        unit = f"one user, who holds at most {records} records of one machine"
+        unit = f"one user, who holds at most {records} record{'s' * (records > 1)} of one machine"
         return group_guarantee(self, records, unit, self.relation, exact=exact, one_machine=True)
 
     def then(self, other: "PrivacyGuarantee", records: str = SAME, *, delta: float | None = None) -> "PrivacyGuarantee":

@@ -15,10 +15,11 @@ from fedprivjax import Assumption, PrivacyGuarantee, Refusal
 from fedprivjax.plan.participation import PoissonCohorts, SecretSubsets
 from fedprivjax.plan.samplers import Poisson, Replacement, Reshuffled, Subset
 from fedprivjax.plan.samplers.minibatch import RAREST
+from fedprivjax.privacy import gdp
 from fedprivjax.privacy.accountants.groups import group_epsilon, group_occurrences
 from fedprivjax.privacy.accountants.records import Sampled, Shuffled
 from fedprivjax.privacy.accountants.sampled import SampledReleases, sampled_epsilon
-from fedprivjax.privacy.curve import SUMMED, GroupCurve, spread
+from fedprivjax.privacy.curve import SUMMED, GaussianCurve, GroupCurve, spread
 from fedprivjax.privacy.record_event import RecordEvent, Releases
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, REPLACE_ONE
 from fedprivjax.privacy.terms import Terms
@@ -342,3 +343,34 @@ def test_a_replaced_record_is_not_two_added_ones():
     assert one.for_group(2).delta_at(exact) > 0
     assert replaced.epsilon >= exact
     assert replaced.epsilon == pytest.approx(2 * one.epsilon)
+
+
+@pytest.mark.parametrize("known", ["mu", "event", "file", "gaussian file"])
+def test_users_of_each_machine_have_the_guarantee_of_their_own_number(known):
+    shifts = np.array([1.0, 0.5, 0.2])
+    one = event(Poisson(2), ADD_OR_REMOVE, shift=shifts, messages=np.full(3, 2), noise_std=8.0).guarantee(DELTA)
+    if known == "mu":
+        one = PrivacyGuarantee(DELTA, one.terms, mus=fpj.Grouped.of(shifts))
+    if known == "file":
+        one = PrivacyGuarantee.from_json(one.to_json())
+    if known == "gaussian file":
+        epsilons = fpj.Grouped.of([gdp.epsilon(mu, DELTA) for mu in shifts])
+        one = PrivacyGuarantee(DELTA, one.terms, epsilons=epsilons, listed=GaussianCurve(1.0))
+    sizes = [2, 1, 4]
+    loop = [one.for_user(size) for size in sizes]
+    found = one.for_user(sizes)
+    assert found.per_machine.tolist() == [part.per_machine[machine] for machine, part in enumerate(loop)]
+    assert found.delta == max(part.delta for part in loop)
+    assert 1 <= found.epsilon_at(found.delta) / found.epsilon < 1 + 1e-6
+    assert (found.curve.mu is not None) == (known in ("mu", "gaussian file"))
+    assert found.unit == "one user, who holds at most 1 to 4 records of one machine, a number for each machine"
+    assert found.accounting.endswith("and likewise for the numbers of other machines")
+    assert PrivacyGuarantee.from_json(found.to_json()).epsilon == pytest.approx(found.epsilon)
+    assert np.array_equal(one.for_user(np.array([2, 2, 2], np.uint8)).per_machine, one.for_user(2).per_machine)
+    assert one.for_user(1).unit == "one user, who holds at most 1 record of one machine"
+    with pytest.raises(Refusal, match=r"one for each of 3 machines, \[3\], got the shape \[2\]"):
+        one.for_user([1, 2])
+    with pytest.raises(Refusal, match="records must be at least 1, got 0"):
+        one.for_user([1, 2, 0])
+    with pytest.raises(Refusal, match=r"records must be an integer, got 2\.5"):
+        one.for_user([1, 2, 2.5])
