@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ SPACE = 0.06  # space above and below all curves, as a part of their range
 LABEL = 0.3  # largest part of a figure for names beside curves
 NEAR_END = 0.8  # smallest place along the axis where a curve may end that is named at its end
 HANDLE = 0.7  # width of a legend's handle in inches
+PLOT = 0.75  # part of a figure's width that a panel takes beside its axis
 FONT = 10.0  # font size in points at which these hold
 NO_LIMITS = -np.inf, np.inf
 Panel = tuple[Axes, Point]  # with the values of the settings that are drawn in it
@@ -137,21 +139,39 @@ def curves_of(axis: Axes) -> tuple[list[Any], list[str]]:
 
 
 def add_legend(figure: Figure, axes: list[Axes]) -> None:
-    """Add a legend below the panels, or for a single curve its name above them."""
-    handles, labels = curves_of(axes[0])
+    """Add a legend below the panels, or for a single curve its name above them. Names beyond the width are broken."""
+    handles, names = curves_of(axes[0])
     size = matplotlib.rcParams["font.size"]
-    note = CHOSEN_NOTE if any(label.endswith(CHOSEN) for label in labels) else ""
-    if len(labels) > 1:
-        inch = size / FONT  # of text in points of `FONT`
-        fitting = int(figure.get_size_inches()[0] / inch / (HANDLE + letter_width() * max(map(len, labels))))
-        columns = max(1, min(len(labels), fitting))
+    note = CHOSEN_NOTE if any(name.endswith(CHOSEN) for name in names) else ""
+    width, inch = figure.get_size_inches()[0], size / FONT  # of text in points of `FONT`
+    if len(names) > 1:
+        labels = [broken(figure, name, width - HANDLE * inch, 0.9 * size) for name in names]
+        longest = max(len(line) for label in labels for line in label.split("\n"))
+        columns = max(1, min(len(labels), int(width / inch / (HANDLE + letter_width() * longest))))
         text: dict[str, Any] = {"fontsize": 0.9 * size, "title": note, "title_fontsize": 0.9 * size}
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, **text)
-        lines = -(-len(labels) // columns) + bool(note)
-        figure.set_figheight(figure.get_figheight() + LINE * inch * (lines - 1))
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, **text)
+        further = LINE * inch * (-(-len(labels) // columns) + bool(note) - 1)
+        if labels != names:
+            further = legend.get_window_extent().height / figure.dpi - LINE * inch
+        figure.set_figheight(figure.get_figheight() + further)
     else:
-        place = figure.suptitle if len(axes) > 1 or axes[0].get_title() else axes[0].set_title
+        whole = len(axes) > 1 or bool(axes[0].get_title())
+        place = figure.suptitle if whole else axes[0].set_title
+        labels = [broken(figure, name, width if whole else PLOT * width, size) for name in names]
         place("\n".join([*labels, *[note] * bool(note)]), fontsize=size)
+
+
+def broken(figure: Figure, label: str, width: float, size: float) -> str:
+    """Return a label of a figure in lines that are not wider than a number of inches, at a font size."""
+    if letter_width() * len(label) * size / FONT < 0.7 * width:  # also in wide letters
+        return label
+    text = figure.text(0, 0, label, fontsize=size)
+    letters = len(label)
+    while text.get_window_extent().width > width * figure.dpi and letters > 1:
+        letters -= 1
+        text.set_text(fill(label, letters, break_on_hyphens=False))
+    text.remove()
+    return text.get_text()
 
 
 def over_seeds(words: str, best: Mapping[str, xr.Dataset]) -> str:

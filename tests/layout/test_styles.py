@@ -209,3 +209,25 @@ def test_the_style_ends_with_the_block():
     assert figure.get_size_inches()[0] == 6.0
     with pytest.raises(Refusal, match=r"unknown style 'papper', did you mean 'paper'\?"), using("papper"):
         pass
+
+
+@pytest.mark.parametrize("style", ["paper", "screen"])
+@pytest.mark.parametrize("methods", [1, 7])
+def test_names_beyond_the_width_of_a_figure_are_broken(style, methods):
+    many = " and so on" * (4 if style == "paper" else 7)
+    best = {f"method {index} with batches of 32 records{many}": dataset("mu") for index in range(methods)}
+    with using(style):
+        figure = plots.metric_against_epsilon(Summary(best))
+        short = plots.metric_against_epsilon(Summary({name[:8]: data for name, data in best.items()}))
+        heights = []
+        for drawn in (figure, short):
+            drawn.draw_without_rendering()
+            boxes = [legend.get_window_extent() for legend in drawn.legends] or [
+                drawn.axes[0].title.get_window_extent()
+            ]
+            assert boxes[0].x0 >= 0
+            assert boxes[0].x1 <= drawn.bbox.x1
+            if methods > 1:
+                assert boxes[0].y1 <= drawn.axes[0].get_tightbbox().y0
+            heights.append(drawn.axes[0].get_window_extent().height)
+    assert heights[0] > 0.75 * heights[1]  # the panel keeps most of its height
