@@ -75,7 +75,7 @@ class SavedRun:
         method: name and settings of the protocol, as text.
         predictor: everything that predictions need in addition to parameters: loss, network and conversion of rows to
             features. None if the model is a custom function.
-        kept: states that machines keep between rounds, such as personal models, after the last round, or None if
+        kept: final values of the states that machines keep from round to round, such as personal models, or None if
             machines keep none. No privacy guarantee covers them.
         non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
         non_private_data: texts that name values which were computed from private records before the run, such as a mean
@@ -290,8 +290,8 @@ class Run(SavedRun):
         method: name and settings of the protocol, as text.
         predictor: everything that predictions need in addition to parameters: loss, network and conversion of rows to
             features. None if the model is a custom function.
-        kept: states that machines keep between rounds, such as personal models, after the last round. None if there are
-            none. No guarantee covers them.
+        kept: final values of the states that machines keep from round to round, such as personal models. None if there
+            are none. No guarantee covers them.
         non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
         non_private_data: texts that name values which were computed from private records before the run, such as a mean
             for scaling. The guarantee does not cover these values.

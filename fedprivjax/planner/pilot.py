@@ -162,7 +162,7 @@ class Trial:
 
     Attributes:
         use: the way in which the method is used, such as one pass over the data or several.
-        run: calibrated protocol and run plan of the comparison.
+        run: the candidate's calibrated protocol and its run plan, as the comparison planned them.
         draft: the protocol's class and its settings before calibration.
     """
 

@@ -155,7 +155,7 @@ def test_no_noise_is_calibrated_where_a_later_protocol_has_too_few_records(tmp_p
         raise AssertionError("noise is calibrated")
 
     monkeypatch.setattr(sweeps, "calibrated", refuse)
-    monkeypatch.setattr(sweeps, "ready", refuse)
+    monkeypatch.setattr(sweeps, "ready_after", refuse)
     file = tmp_path / "late.toml"
     file.write_text(LATE)
     answer = CliRunner().invoke(app, ["privacy", str(file)])

@@ -261,8 +261,8 @@ def bits_rate(
         epsilon: ε of all sums together.
         delta: δ of all sums together.
         rounds: T, number of sums to which one user contributes.
-        printed: use the paper's `d·T·[√b + ln(1/δ)/ε²]`. It omits a logarithm from splitting the budget over the
-            coordinates. For gradient descent, it also omits a factor from splitting the budget over the rounds.
+        printed: use the paper's `d·T·[√b + ln(1/δ)/ε²]`. It lacks a logarithm, which is due to the division of the
+            budget over the coordinates. For gradient descent, it also lacks the factor that is due to the rounds.
 
     Returns:
         `d·T·[√b + ln²(d/δ)/ε_r²]`, where ε_r is the ε of one sum: ε for T = 1, and `ε/√(8T·ln(1/δ))` for larger T.
