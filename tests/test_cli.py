@@ -195,6 +195,7 @@ def test_privacy_states_the_guarantees_without_running(call, tmp_path, monkeypat
         assert words in said
     for words in ("two ways to each ε", "dp-accounting PLD", "agrees", "smallest valid ε", "false-positive rate 1%"):
         assert words in said
+    assert "DP-μ²-FL, untrusted, at epsilon 1:" in said.splitlines()
     assert "refuted" not in said
     assert list(tmp_path.iterdir()) == []
 

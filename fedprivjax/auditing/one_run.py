@@ -36,6 +36,8 @@ from fedprivjax.problem.problem import Problem
 COINS = 1  # separates the coins' random stream from the run's
 PATHS = 10  # noise-only directions per number in the measured covariance
 
+REMEDY = "fedprivjax.audit (on the command line, leave out --one-run)"
+
 
 def own_messages_along(directions, inputs, query, sent, steps):
     """Return a round's messages along their machine's canary directions, then along noise-only directions.
@@ -173,14 +175,14 @@ def audit_one_run(
     require_claim(start)
     if start.plan.schedule.secret is not None:
         secret = start.plan.schedule.secret
-        raise Refusal(f"participation must be public for an audit in one run, got {secret}. Use audit")
+        raise Refusal(f"participation must be public for an audit in one run, got {secret}. Use {REMEDY}")
     require_noisy_messages(start)
     private = privacy_of(start.protocol)
     if private.trust not in ("none", "server"):
         raise Refusal(f"trust must be 'none' or 'server' for an audit in one run, got {private.trust!r}")
     if start.guarantee.terms.adversary:
         got = start.protocol.adversary
-        raise Refusal(f"adversary must be left out for an audit in one run, got {got}. Use fedprivjax.audit")
+        raise Refusal(f"adversary must be left out for an audit in one run, got {got}. Use {REMEDY}")
     _require_parameters(start, private.trust)
     rows = first_records(start, each)
     coins, others = np.where(_drawn_coins(rows.shape, seed) < 0.5, -1.0, 1.0)  # the attacker knows `others` only
@@ -212,7 +214,7 @@ def _require_parameters(start: ReadyRun, trust: str) -> None:
     if trust == "none" and sent != dimension:
         raise Refusal(
             f"messages must have the {dimension} numbers of the parameters for an audit in one run if trust = 'none', "
-            f"got {sent} of {start.protocol.name}. Use fedprivjax.audit"
+            f"got {sent} of {start.protocol.name}. Use {REMEDY}"
         )
     numbers = int(schedule.total.min()) if trust == "none" else start.plan.size.rounds - 1
     if numbers < 1:
@@ -223,7 +225,7 @@ def _require_parameters(start: ReadyRun, trust: str) -> None:
     if dimension <= numbers:
         raise Refusal(
             f"problem must have more parameters than a canary has numbers for an audit in one run ({numbers} in "
-            f"these rounds), got {dimension}. Use fewer rounds, or fedprivjax.audit"
+            f"these rounds), got {dimension}. Use fewer rounds, or {REMEDY}"
         )
 
 

@@ -22,9 +22,12 @@ DELTAS = np.geomspace(1e-7, 0.1, 25)
 def audit_table(audits: Mapping[str, Audit | OneRunAudit]) -> Sheet:
     """Return a table with a row per protocol: claimed ε, accountant's ε, lower bounds at 95%, and what was scored."""
     mixed_terms = mixed(one.guarantee.terms for one in audits.values())
-    table = Sheet(f"audited against claimed; bounds at {1 - LEVEL:.0%}{mixed_terms}")
+    small = ", of scaled-down runs" if all(isinstance(one, Audit) for one in audits.values()) else ""
+    table = Sheet(f"audited against claimed{small}; bounds at {1 - LEVEL:.0%}{mixed_terms}")
     table.add_columns("protocol", "verdict", "trust", justify="left")
-    table.add_columns("δ", "claimed ε", "accountant's ε", "canary's part", "ε proved", "… by μ", "scored")
+    table.add_columns(
+        "δ", "claimed ε", "accountant's ε", "canary's μ / claimed", "ε proved", "ε proved if μ-GDP", "scored"
+    )
     for label, one in audits.items():
         claim, bounds = one.guarantee, one.bounds
         table.add_row(
@@ -43,9 +46,9 @@ def audit_table(audits: Mapping[str, Audit | OneRunAudit]) -> Sheet:
 
 
 def _scored(one: Audit | OneRunAudit) -> str:
-    """Return the number of scaled-down runs, or of right guesses of the canaries of one run."""
+    """Return the runs on each of the two neighbouring datasets, or the right guesses of the canaries of one run."""
     if isinstance(one, Audit):
-        return f"2 · {one.bounds.runs[0]} small runs"
+        return f"{one.bounds.runs[0]} runs per dataset"
     return f"{one.bounds.right} of {one.bounds.guesses} guesses right, {one.bounds.canaries} canaries"
 
 

@@ -110,12 +110,17 @@ def lines() -> Iterator[Line]:
         repeats=5,
     )
     for name, target in (("materialised", "≥ 12"), ("replayed", None)):
-        yield Line(f"{name} noise, over covariance noise", slow[name] / slow["covariance"], "times", target)
-    by_a_factor = "noise correlated by a factor, over the banded covariance's"
-    yield Line(by_a_factor, taken["factor"] / taken["covariance"], "times", "≤ 3")
-    yield Line("clipped, over unclipped", taken["clipped"] / taken["silent"], "times", "≤ 1.2")
+        yield Line(
+            f"time of a run with {name} noise, over one with covariance noise",
+            slow[name] / slow["covariance"],
+            "ratio",
+            target,
+        )
+    by_a_factor = "time of a run with noise of a factor, over one with covariance noise"
+    yield Line(by_a_factor, taken["factor"] / taken["covariance"], "ratio", "≤ 3")
+    yield Line("time of a run with clipping, over one without", taken["clipped"] / taken["silent"], "ratio", "≤ 1.2")
     loop = side_by_side({"loop": _numpy_loop(), "ours": run_of(protocol, rounds=SLOW_ROUNDS)}, repeats=3)
-    yield Line("a NumPy loop, over fedprivjax", loop["loop"] / loop["ours"], "times", "≥ 15")
+    yield Line("time of a NumPy loop, over one with fedprivjax", loop["loop"] / loop["ours"], "ratio", "≥ 15")
 
 
 def _numpy_loop() -> Callable[[], Any]:
@@ -143,8 +148,8 @@ def owned() -> Problem:
 def start_lines() -> Iterator[Line]:
     """Yield times of imports, and of two runs of a small experiment with an initially empty compilation cache."""
     taken = side_by_side({name: partial(_seconds, *start) for name, start in STARTS.items()}, repeats=3)
-    yield Line("import of fedprivjax.DPMu2, over import jax", taken["method"] / taken["jax"], "times", "≤ 2")
-    yield Line("fedprivjax list, over import jax", taken["list"] / taken["jax"], "times", "≤ 3")
+    yield Line("import of fedprivjax.DPMu2, over import jax", taken["method"] / taken["jax"], "ratio", "≤ 2")
+    yield Line("fedprivjax list, over import jax", taken["list"] / taken["jax"], "ratio", "≤ 3")
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / "compiled"
         first = _start(cache, Path(folder) / "first")
@@ -152,8 +157,8 @@ def start_lines() -> Iterator[Line]:
         second = _start(cache, Path(folder) / "second")
         new = len(list(cache.iterdir())) - kept
         bare = min(_seconds("-c", BARE) for _ in range(2))
-    yield Line("quickstart --tiny, first start over second", first / second, "times")
-    yield Line("quickstart --tiny, second start over imports of its libraries", second / bare, "times", "≤ 3.5")
+    yield Line("quickstart --tiny, first start over second", first / second, "ratio")
+    yield Line("quickstart --tiny, second start over imports of its libraries", second / bare, "ratio", "≤ 3.5")
     yield Line("programs that the second start compiled and kept", new, "programs", "≤ 0")
 
 
@@ -162,7 +167,7 @@ def first_lines() -> Iterator[Line]:
     turns = [(*_printed(JAX_ALONE), *_printed(FIRST)) for _ in range(at_most(5))]
     jax_alone, total, xla, programs = map(float, np.median(turns, axis=0))
     ratio = (total - xla) / jax_alone
-    yield Line("first result on digits without XLA's time, over import jax", ratio, "times", "≤ 3.5")
+    yield Line("first result on digits without XLA's time, over import jax", ratio, "ratio", "≤ 3.5")
     yield Line("first result on digits", total, "CPU seconds")
     yield Line("programs up to the first result on digits", programs, "programs", "≤ 1")
 

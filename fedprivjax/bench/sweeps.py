@@ -32,12 +32,12 @@ DEFAULTS = "defaults"
 def lines() -> Iterator[Line]:
     """Yield the times of a sweep of 3 privacy levels and 20 seeds."""
     if jax.default_backend() != "cpu":
-        yield Line("sweep of 60 configurations, one over a run", per_configuration(), "times", "≤ 0.5")
+        yield Line("sweep of 60 configurations, one over a run", per_configuration(), "ratio", "≤ 0.5")
         return
     alone = in_a_process(per_configuration, XLA_FLAGS="")
-    yield Line("sweep of 60 configurations, one over a run", alone, "times", "≤ 0.5")
+    yield Line("sweep of 60 configurations, one over a run", alone, "ratio", "≤ 0.5")
     two = in_a_process(per_configuration, XLA_FLAGS=TWO_DEVICES)
-    yield Line("the same on two simulated devices", two, "times", "≤ 0.45")
+    yield Line("the same on two simulated devices", two, "ratio", "≤ 0.45")
 
 
 def per_configuration() -> float:
@@ -108,7 +108,7 @@ def _compared(name: str, job: Callable[[Variant], Callable[[], Any]], rounds: in
     for variant in VARIANTS:
         if variant != DEFAULTS:
             ratio = taken[variant] / taken[DEFAULTS] if variant in taken else float("nan")
-            yield Line(f"{name}, {variant}, over the defaults", ratio, "times")
+            yield Line(f"{name}, {variant}, over the defaults", ratio, "ratio")
 
 
 def _runs(job: Callable[[], Any]) -> bool:

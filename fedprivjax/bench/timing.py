@@ -32,7 +32,7 @@ class Line(NamedTuple):
     def met(self) -> bool | None:
         """True if the target is met, or None without a target.
 
-        >>> Line("a", 13.0, "times", "≥ 12").met, Line("a", 1.3, "times", "≤ 1.25").met, Line("a", 1.0, "s").met
+        >>> Line("a", 13.0, "ratio", "≥ 12").met, Line("a", 1.3, "ratio", "≤ 1.25").met, Line("a", 1.0, "s").met
         (True, False, None)
         """
         if self.target is None:

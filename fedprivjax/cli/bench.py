@@ -45,9 +45,12 @@ def bench(
     if plot is not None:
         bench.require_throughput(only)
     lines = []
-    for line in bench.measure(only):
-        err.print(f"{line.name}: {line.value:.3g} {line.unit}")
-        lines.append(line)
+    for group in only or bench.GROUPS:
+        err.say(f"measuring {group} … (the table follows after all measurements)")
+        for line in bench.measure([group]):
+            target = "" if line.target is None else f" (target {line.target})"
+            err.say(f"{line.name}: {line.value:.3g} {line.unit}{target}")
+            lines.append(line)
     out.print(bench.table(lines, bench.machine()))
     write_json(bench.as_json(lines), json_file)
     if plot is not None:

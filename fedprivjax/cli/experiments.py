@@ -110,7 +110,7 @@ def privacy(spec: Spec, change: Change = None) -> None:
         out.print(table)
     for label, (job, *_) in grouped((job.label, job) for job in jobs).items():
         guarantee = job.prepare().configurations.events[0][0].guarantee(delta)
-        out.print(f"[bold]{escape(label)}[/bold], first row of its part of the table:")
+        out.print(f"[bold]{escape(label)}[/bold]{escape(guarantees.first_point(job))}:", highlight=False)
         out.print(str(guarantee), markup=False, highlight=False)
         out.print(f"  {guarantee.paragraph()}", markup=False, highlight=False)
 

@@ -124,7 +124,15 @@ class Sheet:
         if len(self.rows) < 2 or _total([column.natural for column in self.columns]) <= width:
             return []
         constant = [column for column in self.columns if column.cells[0] and len(set(column.cells)) == 1]
-        return constant if any(column not in constant for column in self.columns[: self.keys]) else []
+        if not any(column not in constant for column in self.columns[: self.keys]):
+            return []
+        here = [column for column in self.columns if column not in constant]
+        if any(column not in self.columns[: self.keys] for column in here):
+            return constant
+        for column in self.columns[self.keys :]:  # all are constant: those that fit stay, so that the table has numbers
+            if _total([each.least for each in (*here, column)]) <= width:
+                here.append(column)
+        return [column for column in constant if column not in here]
 
     def _groups(self, width: int, constant: list[Column]) -> Iterator[list[Column]]:
         """Yield the columns of each table: the key columns, and as many others as fit, without the constant ones."""

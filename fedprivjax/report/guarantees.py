@@ -19,6 +19,7 @@ from fedprivjax.privacy.cross_check import entry
 from fedprivjax.privacy.event_on_plan import event_of
 from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.optional_members import with_relation
+from fedprivjax.privacy.record_event import RecordEvent
 from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.rounding import down, up
 from fedprivjax.privacy.target import LEVELS
@@ -49,7 +50,8 @@ def _guarantee_table(names: tuple[str, ...], rows: list[tuple[Job, "_Row"]], del
         values += [_or_dash(each.get(relation, np.nan)) for relation in both]
         values = values if row.private else ["non-private", *[""] * (len(values) - 1)]
         setting = _in_common(row.points)
-        table.add_row(job.label, setting, range_text(*row.noise_std), *values, range_text(*row.sensitivity))
+        noise = range_text(*row.noise_std) + row.among_machines
+        table.add_row(job.label, setting, noise, *values, range_text(*row.sensitivity))
     return table
 
 
@@ -108,6 +110,20 @@ class _Row(NamedTuple):
         """True if there is noise."""
         return bool(self.noise_std[0])
 
+    @property
+    def among_machines(self) -> str:
+        """Whether `noise_std` is the largest or the smallest one of machines whose noises differ, as text, or ""."""
+        protocol, problem, plan = self.under
+        privacy = protocol.privacy
+        if not self.private:
+            return ""
+        if len(set(getattr(privacy, "relative_privacy", None) or ())) > 1:
+            return " (smallest)"
+        if not isinstance(self.event, RecordEvent) or not hasattr(privacy, "records"):
+            return ""
+        relative = privacy.records(protocol.rounds.machine_epsilon).relative(problem, plan.size.rounds)
+        return " (largest)" if relative.min() < relative.max() else ""
+
     def related(self, delta: float) -> dict[str, float]:
         """Return ε under each relation for which the noise has a guarantee, by relation."""
         found = {self.event.terms.relation: self.event.epsilon(delta)}
@@ -117,6 +133,13 @@ class _Row(NamedTuple):
                     protocol, *others = self.under
                     found[relation] = event_of(with_relation(protocol, relation), *others).epsilon(delta)
         return found
+
+
+def first_point(job: Job) -> str:
+    """Return the settings of a job's first configuration as text, such as ", at epsilon 1", or "" without any."""
+    points = points_of({name: values.tolist() for name, values in job.prepare().axes.items()})
+    settings = _in_common([job.shape | points[0]])
+    return f", at {settings}" if settings else ""
 
 
 def _in_common(points: list[dict[str, float]]) -> str:

@@ -141,7 +141,7 @@ def test_a_protocol_by_its_name_holds(call):
     status, said, errors = call("dp_mu2", *QUICK, "--epsilon", 8, "--delta", 1e-6)
     assert (status, errors.count("Traceback")) == (0, 0), said + errors
     row = next(line for line in said.splitlines() if "dp_mu2" in line)
-    for cell in ("1e-06", " 8 ", "2 · 1000", "not refuted"):
+    for cell in ("1e-06", " 8 ", "1000 runs per dataset", "not refuted"):
         assert cell in row
 
 
@@ -383,7 +383,7 @@ def test_tables_show_claim_bounds_and_verdict(capsys, monkeypatch):
     cli.out.print(audit_table({"one": made_up(False), "two": made_up(True)}))
     said = capsys.readouterr().out.splitlines()
     one, two = (next(line for line in said if f" {label} " in line) for label in ("one", "two"))
-    for cell in ("4.5", "2 · 3000", "100%", "not refuted"):
+    for cell in ("4.5", "3000 runs per dataset", "100%", "not refuted"):
         assert cell in one
     assert "REFUTED" in two
     both = {"one": made_up(False), "two": made_up(True)}

@@ -38,6 +38,12 @@ def test_constant_columns_of_a_wide_table_become_one_line():
     assert lines[1] == "all rows: kind explicit; δ 1e-05"
     assert sum("explicit" in line for line in lines) == 1
     assert plain(sheet, 200).count("explicit") == 3  # it fits
+    only = Sheet("a", keys=2)
+    only.add_columns("protocol", "setting", justify="left")
+    only.add_columns("ε", "a number of many words and its unit")
+    for label in "xy":
+        only.add_row(f"protocol {label}", "epsilon 1", "2.5", "1" * 30)
+    assert plain(only, 40).count("2.5") == 2  # a table of names only has no number
     alone = Sheet("a")
     alone.add_columns("one", "two")
     for _ in range(2):

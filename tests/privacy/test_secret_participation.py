@@ -114,7 +114,10 @@ def test_records_used_once_are_refused():
 
 
 def test_audits_that_would_show_who_took_part_are_refused():
-    with pytest.raises(Refusal, match=r"participation must be public for an audit in one run, got .* Use audit"):
+    with pytest.raises(
+        Refusal,
+        match=r"participation must be public for an audit in one run, got .* Use fedprivjax.audit \(on",
+    ):
         audit_one_run(dp_fedavg(SecretUpdates, noise_std=1.0), SHARES, HALF, rounds=4)
     with pytest.raises(Refusal, match="participation must be public in an audit with dropouts"):
         audit(dp_fedavg(SecretUpdates, noise_std=1.0), Federation(Dropouts(HALF, 0.5), 2, 6), runs=1000)

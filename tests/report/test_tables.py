@@ -532,6 +532,24 @@ def test_the_guarantees_printed_for_records_are_those_of_a_run(method, name):
     np.testing.assert_allclose(np.unique(printed), realised, rtol=1e-2)  # rounded up to three digits
 
 
+def test_noise_of_unequal_machines_is_the_largest_or_the_smallest():
+    privacy = {"relative_privacy": [1.0, 2.0, 1.0, 2.0, 1.0, 2.0], "epsilon": 2.0, "clip": 1.0, "step_size": 0.1}
+    protocol = [
+        {"name": "dp_mu2", "label": "smallest", **privacy},
+        {"name": "dp_mu2", "label": "equal", **privacy, "relative_privacy": [1.0] * 6},
+        {"name": "noisy_minibatch_sgd", "label": "largest", "batch": 2, **privacy},
+    ]
+    problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
+    jobs = listed.jobs(make(problem=problem, protocol=protocol, sweep={"per_round": [3], "rounds": [5], "seeds": 1}))
+    tables = map(columns, guarantees.guarantee_tables(jobs, DELTA))
+    noise = {label: cell for table in tables for label, cell in zip(table["protocol"], table["noise_std"], strict=True)}
+    assert {label: cell.partition(" ")[2] for label, cell in noise.items()} == {
+        "smallest": "(smallest)",
+        "equal": "",
+        "largest": "(largest)",
+    }
+
+
 def test_settings_that_resample_the_schedule_share_a_row():
     entry = {"name": "noisy_minibatch_sgd", "batch": 2, "clip": 1.0, "grid": {"step_size": [0.1, 0.2, 0.4]}}
     problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}

@@ -21,12 +21,12 @@ def lines() -> Iterator[Line]:
     problem, options = cell.make(), {"metrics": cell.METRICS, "eval_every": cell.ROUNDS // EVALUATIONS}
     start = ready(DPMu2(mu=8.0), problem, cell.PARTICIPATION, rounds=cell.ROUNDS, **options)
     called = ratio_side_by_side(lambda: execute(start, None, lambda *_: None).params, lambda: execute(start).params)
-    yield Line(f"a callback at {EVALUATIONS} evaluations, over none", called, "times", "≤ 1.1")
+    yield Line(f"a callback at {EVALUATIONS} evaluations, over none", called, "ratio", "≤ 1.1")
     protocol = NoisyMinibatchSGD(noise_std=1.0, clip=1.0, step_size=0.01, batch=1, sampler="replacement")
     options["eval_every"] = LONG // EVALUATIONS
     start = ready(protocol, cell.owned(), cell.PARTICIPATION, rounds=LONG, **options)
     stored = ratio_side_by_side(lambda: _with_checkpoints(start), lambda: execute(start).params, 5)
-    yield Line(f"20 checkpoints of {LONG} rounds, over none", stored, "times", "≤ 1.05")
+    yield Line(f"20 checkpoints of {LONG} rounds, over none", stored, "ratio", "≤ 1.05")
 
 
 def _with_checkpoints(start: ReadyRun) -> Any:

@@ -34,8 +34,8 @@ def lines() -> Iterator[Line]:
     yield Line("a sweep of 5,000 configurations with 50 targets is prepared", prepared_seconds(), "CPU-s", "≤ 1.5")
     yield Line("optimal noise factor of 1,000 rounds", in_a_process(factor_seconds, **{CACHE: ""}), "CPU-s", "≤ 10")
     secret = "Poisson cohorts over uniform ones, 10 of 100"
-    yield Line(f"{secret}, digits", ratio_of_cohorts(*on_digits()), "times", "≤ 1.5")
-    yield Line(f"{secret}, a CNN with an adaptive clip", ratio_of_cohorts(*on_images()), "times", "≤ 1.5")
+    yield Line(f"{secret}, digits", ratio_of_cohorts(*on_digits()), "ratio", "≤ 1.5")
+    yield Line(f"{secret}, a CNN with an adaptive clip", ratio_of_cohorts(*on_images()), "ratio", "≤ 1.5")
 
 
 def subset_seconds() -> float:

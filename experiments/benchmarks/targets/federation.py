@@ -19,7 +19,7 @@ def lines() -> Iterator[Line]:
     """Yield the ratio of times of a round by noise method, and peak memory with the automatic method."""
     for method, target in (("replayed", "≤ 1.3"), ("covariance", None)):
         value = in_a_process(ratio_of_methods, method)
-        yield Line(f"10⁶ machines over 100, a round, {method} noise on both", value, "times", target)
+        yield Line(f"10⁶ machines over 100, a round, {method} noise on both", value, "ratio", target)
     noise, megabytes = in_a_process(peak)
     yield Line(f"10⁶ machines, peak memory, {noise} noise (chosen)", megabytes, "MB", "≤ 1000")
 

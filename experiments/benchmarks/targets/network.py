@@ -23,7 +23,7 @@ ROUNDS, TIMED_ROUNDS = 500, 100
 
 def lines() -> Iterator[Line]:
     """Yield the ratio of a run's time to hand-written code, both without noise, and peak memory of a run with noise."""
-    yield Line("a network of 10⁵ parameters, clipped, over a round by hand", ratio(), "times", "≤ 1.3")
+    yield Line("a network of 10⁵ parameters, clipped, over a round by hand", ratio(), "ratio", "≤ 1.3")
     noise, megabytes = in_a_process(peak)
     yield Line(f"the same, peak memory, {noise} noise (chosen)", megabytes, "MB", "≤ 2000")
 

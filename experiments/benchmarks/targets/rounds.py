@@ -40,8 +40,8 @@ def lines() -> Iterator[Line]:
         }
     )
     allowed = taken["silent"] + taken["draw"]
-    yield Line("covariance noise, over noise-free and T·d normals", taken["covariance"] / allowed, "times", "≤ 1.25")
-    yield Line("noise-free without the gather, over the floor", taken["in place"] / taken["floor"], "times", "≤ 2.5")
+    yield Line("covariance noise, over noise-free and T·d normals", taken["covariance"] / allowed, "ratio", "≤ 1.25")
+    yield Line("noise-free without the gather, over the floor", taken["in place"] / taken["floor"], "ratio", "≤ 2.5")
     yield Line("the gather, over the floor", (taken["silent"] - taken["in place"]) / taken["floor"], "times")
 
 

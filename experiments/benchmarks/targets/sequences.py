@@ -63,7 +63,7 @@ def lines() -> Iterator[Line]:
         jobs |= {over.__name__: partial(by_hand(start, over), *arguments(start)) for over in (at_once, in_turn)}
         ours, *by_hands = side_by_side(jobs).values()
         title = f"FedAvg, {name}, {MACHINES} machines × {STEPS} steps of {BATCH}, over the faster of vmap and lax.map"
-        yield Line(title, ours / min(by_hands), "times", "≤ 1.15")
+        yield Line(title, ours / min(by_hands), "ratio", "≤ 1.15")
 
 
 def at_once(machine: Callable[[Any], Any], chosen: Any) -> Any:

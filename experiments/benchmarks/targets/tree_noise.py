@@ -19,10 +19,10 @@ RECORDS, FEATURES, CLASSES = 60_000, 785, 10
 
 def lines() -> Iterator[Line]:
     """Yield the ratios of time and of peak memory with a tree to those with independent noise."""
-    yield Line("tree over independent noise, a round of 60,000", in_a_process(ratio), "times", "≤ 1.2")
+    yield Line("tree over independent noise, a round of 60,000", in_a_process(ratio), "ratio", "≤ 1.2")
     with ThreadPoolExecutor() as both:  # memory does not depend on other load
         peaks = list(both.map(partial(in_a_process, peak), ("tree", "independent")))
-    yield Line("the same, peak memory of the process", peaks[0] / peaks[1], "times", "≤ 1.05")
+    yield Line("the same, peak memory of the process", peaks[0] / peaks[1], "ratio", "≤ 1.05")
 
 
 def make(factor: str) -> ReadyRun:
