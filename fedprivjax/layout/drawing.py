@@ -23,7 +23,7 @@ from fedprivjax.layout.colours import letter_width, new_figure, themed_svg
 from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, Point
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval
 
-ACROSS = 3  # panels per row
+ACROSS = 3  # largest number of panels per row
 TICKS = 6  # largest number of values of a swept setting that all have a tick
 LINE = 0.2  # height of a legend's line in inches
 SPACE = 0.06  # space above and below all curves, as a part of their range
@@ -79,10 +79,17 @@ def stack_panels(figure: Figure) -> bool:
 
 
 def panelled(
-    count: int, width: float | None = None, height: float = 3.6, across: int = ACROSS, *, sharey: bool = True
+    count: int, width: float | None = None, height: float = 3.6, across: int | None = None, *, sharey: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its `count` panels, at most `across` of them per row, by default with one vertical axis."""
-    across = min(count, across)
+    """Return a figure and its `count` panels, by default with one vertical axis.
+
+    Args:
+        count: number of panels.
+        width, height: size of a panel in inches. None is a width for this number of panels.
+        across: largest number of panels per row, or None for that of `columns`.
+        sharey: whether all panels have one vertical axis.
+    """
+    across = columns(count) if across is None else min(count, across)
     rows = -(-count // across)
     width = (6.0 if count == 1 else 4.2) if width is None else width
     figure = new_figure(width, height, across, rows)
@@ -92,10 +99,19 @@ def panelled(
     return figure, axes[:count]
 
 
-def finish(figure: Figure, panels: list[Panel], metric: Metric, words: str, across: int = ACROSS) -> Figure:
+def columns(count: int) -> int:
+    """Return the number of panels per row: at most `ACROSS`, and two of four.
+
+    >>> columns(2), columns(3), columns(4), columns(5)
+    (2, 3, 2, 3)
+    """
+    return 2 if count == 4 else min(count, ACROSS)
+
+
+def finish(figure: Figure, panels: list[Panel], metric: Metric, words: str, across: int | None = None) -> Figure:
     """Add labels, ticks in the metric's unit, names of the curves, and space above and below all of them."""
     axes = [axis for axis, _ in panels]
-    for axis in axes[::across]:
+    for axis in axes[:: across or columns(len(axes))]:
         axis.set_ylabel(words)
     if metric.unit == "%":
         percent_ticks(axes[0].yaxis)

@@ -135,7 +135,7 @@ def metric_against_costs(
         _label(axis, cost)
     _draw_baselines(panels, cells)
     words = drawing.over_seeds(cells.metric.words, this.best)
-    return drawing.finish(figure, panels, cells.metric, words, across=len(shown))
+    return drawing.finish(figure, panels, cells.metric, words, across=len(shown) if len(shown) > 1 else None)
 
 
 def client_histogram(this: Summary, metric: str | Metric) -> Figure:
@@ -226,7 +226,7 @@ def _panelled(
     own = ((name, data[name].values.tolist()) for data in this.best.values() for name in panels if name in data.dims)
     points = points_of({name: sorted(set().union(*values)) for name, values in grouped(own).items()})
     points = [point for point in points for _ in range(across)]
-    figure, places = drawing.panelled(len(points), across=across if across > 1 else drawing.ACROSS)
+    figure, places = drawing.panelled(len(points), across=across if across > 1 else None)
     panelled: list[Panel] = list(zip(places, points, strict=True))
     for axis, point in panelled[::across]:
         axis.set_title(drawing.point_title(point, this.fixed))

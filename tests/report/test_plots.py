@@ -485,6 +485,15 @@ def test_many_panels_stand_in_rows():
     assert len({axis.get_position().y0 for axis in figure.axes}) == 2
 
 
+def test_four_panels_are_two_by_two():
+    four = dataset("per_round", "machines").isel(machines=[0, 1])
+    figure = plots.metric_over_rounds(Summary({"ours": four}))
+    assert len(figure.axes) == 4
+    assert len({axis.get_position().x0 for axis in figure.axes}) == 2
+    assert len({axis.get_position().y0 for axis in figure.axes}) == 2
+    assert [bool(axis.get_ylabel()) for axis in figure.axes] == [True, False, True, False]
+
+
 @pytest.mark.parametrize(("value", "drawn"), [(0.5, True), (-7.0, False)])
 def test_the_constant_predictor_is_a_line_if_it_is_near_the_curves(best, value, drawn):
     for data in best.values():
