@@ -110,11 +110,35 @@ def guarantee_texts(data: xr.Dataset) -> dict[str, str]:
     """Return the distinct guarantees of a protocol's configurations as text, each with the points at which it holds."""
     texts = data["guarantee"]
     read = {text: PrivacyGuarantee.from_json(text).paragraph() for text in set(texts.values.ravel().tolist())}
-    points = points_of({str(name): texts[name].values.tolist() for name in texts.dims})
-    named = [
-        (read[texts.sel(at).item()], ", ".join(f"{name} = {value:g}" for name, value in at.items())) for at in points
-    ]
-    return {paragraph: "; ".join(filter(None, where)) for paragraph, where in grouped(named).items()}
+    axes = {str(name): texts[name].values.tolist() for name in texts.dims}
+    points = grouped((read[texts.sel(at).item()], at) for at in points_of(axes))
+    return {paragraph: points_text(where, axes) for paragraph, where in points.items()}
+
+
+def points_text(points: list[dict[str, float]], axes: Mapping[str, list[float]]) -> str:
+    """Return points of a grid as text. An axis along which they are all points of the grid is named once per point.
+
+    >>> axes = {"epsilon": [1, 2], "clip": [0.5, 1.0]}
+    >>> points_text([{"epsilon": 1, "clip": 0.5}, {"epsilon": 1, "clip": 1.0}], axes)
+    'epsilon = 1, any clip'
+    >>> points_text([{"epsilon": 1, "clip": 0.5}, {"epsilon": 2, "clip": 1.0}], axes)
+    'epsilon = 1, clip = 0.5; epsilon = 2, clip = 1'
+    """
+    free: list[str] = []
+    for name in (name for name, values in axes.items() if len(values) > 1):
+        others = _without(points, [*free, name])
+        if len(others) * len(axes[name]) == len(_without(points, free)):
+            free.append(name)
+    found = []
+    for point in _without(points, free):
+        found.append(", ".join([*(f"{name} = {value:g}" for name, value in point), *(f"any {name}" for name in free)]))
+    return "; ".join(found)
+
+
+def _without(points: list[dict[str, float]], names: list[str]) -> list[tuple[tuple[str, float], ...]]:
+    """Return the distinct points without some coordinates, as pairs of name and value."""
+    kept = (tuple((name, value) for name, value in point.items() if name not in names) for point in points)
+    return list(dict.fromkeys(kept))
 
 
 def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[str]:

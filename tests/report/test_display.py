@@ -20,7 +20,7 @@ from fedprivjax.layout.wording import epsilon_text
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
 from fedprivjax.report.display import tables
-from fedprivjax.report.page import RUN_FIGURES, RunFigures, as_drawn, page, write_page
+from fedprivjax.report.page import RUN_FIGURES, RunFigures, as_drawn, guarantee_texts, page, write_page
 from fedprivjax.report.summary import Summary, summary, summary_of
 
 EVIL = "<script>alert('x') & [bold]"
@@ -66,7 +66,9 @@ def test_tables_are_those_of_the_command_line(kept, results, capsys):
     for words in (EVIL, "excess risk, mean ± 95% interval over 3 seeds", "realised ε", "not for deployment", "noted"):
         assert words in said
     sheets = fpj.table(results, "excess_risk").sheets
-    assert [sheet.title for sheet in sheets] == [fpj.table(results).sheets[0].title]
+    every = [sheet.title for sheet in fpj.table(results).sheets]
+    assert [sheet.title for sheet in sheets] == [every[0], every[-1]]
+    assert every[-1] == "settings chosen by the best mean excess_risk, not covered by the guarantee"
 
 
 def test_a_sweeps_dataset_needs_no_file(results):
@@ -173,6 +175,15 @@ def test_the_page_is_complete_and_needs_no_other_file(results):
         assert words in text
     for words in ("every = 2", results.provenance["date"], results.provenance["data_sha256"]["training.label"]):
         assert words in text
+
+
+def test_guarantees_name_an_axis_that_they_do_not_depend_on_once(results):
+    data = results[EVIL]
+    points = {"mu": data.mu.values.tolist(), "step_size": [0.1, 0.2, 0.3], "machines": [5]}
+    fixed = {name: values for name, values in points.items() if name != "mu"}
+    texts = data["guarantee"].drop_vars("step_size", errors="ignore").expand_dims(fixed)
+    found = guarantee_texts(xr.Dataset({"guarantee": texts.transpose(*points)}))
+    assert list(found.values()) == [f"mu = {mu:g}, machines = 5, any step_size" for mu in points["mu"]]
 
 
 def test_a_metric_against_epsilon_is_at_the_top_of_the_page(results):
