@@ -234,10 +234,14 @@ class Summary:
 
     @property
     def over(self) -> str:
-        """Number of runs that means are taken over as text, such as "3 seeds"."""
-        data = next(iter(self.best.values()))
-        count, unit = data.sizes["seed"], str(data["seed"].attrs.get("unit", "seeds"))
-        return f"{count} {unit if count > 1 else unit.removesuffix('s')}"
+        """Number of runs that means are taken over as text, such as "3 seeds".
+
+        If protocols differ in it, their labels follow each number: "3 seeds (ours) or 8 seeds (theirs)".
+        """
+        labels = grouped((_runs_text(data), label) for label, data in self.best.items())
+        if len(labels) == 1:
+            return next(iter(labels))
+        return " or ".join(f"{text} ({', '.join(those)})" for text, those in labels.items())
 
     def metric(self, metric: str | Metric) -> Metric:
         """Return a metric given itself or its name, custom metrics included."""
@@ -398,3 +402,9 @@ def _common_delta(datasets: Mapping[str, xr.Dataset]) -> float:
             wanted = f"delta of {label!r} must be that of {first!r}, {every[first]:g}"
             raise Refusal(f"{wanted}, got {every[label]:g}. Run their sweeps with one delta")
     return every[first]
+
+
+def _runs_text(data: xr.Dataset) -> str:
+    """Return the number of seeds, or of what else a dataset's axis of runs counts, as text."""
+    count, unit = data.sizes["seed"], str(data["seed"].attrs.get("unit", "seeds"))
+    return f"{count} {unit if count > 1 else unit.removesuffix('s')}"

@@ -629,3 +629,11 @@ def test_a_guarantee_table_shows_both_relations_where_both_exist():
     (alone,) = guarantees.guarantee_tables(jobs[-1:], DELTA)
     assert "DIFFERENT" not in alone.title
     assert not any(f"ε, {one}" in columns(alone) for one in BOTH)
+
+
+def test_the_title_of_a_table_states_the_seeds_of_each_protocol_if_they_differ(best):
+    equal, other = summary(make(), best), summary(make(), {**best, "free": best["free"].isel(seed=[0])})
+    assert equal.over == f"{SEEDS} seeds"
+    assert f", mean ± 95% interval over {SEEDS} seeds; " in tables.results_table(equal, "test_loss").title
+    assert other.over == f"{SEEDS} seeds (ours) or 1 seed (free)"
+    assert f", mean over {other.over}; " in tables.results_table(other, "test_loss").title
