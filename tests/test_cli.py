@@ -155,6 +155,16 @@ def test_settings_name_their_choices_and_not_modules(call):
                 assert not re.search(r"key of `|`[A-Z_]{4,}`|fedprivjax\.[a-z]", setting.help), setting
 
 
+def test_negative_seeds_are_refused_in_a_scaled_down_run_too(call, spec):
+    assert "seeds must be at least 1, got -3" in refused(call("run", spec, "--tiny", "--set", "sweep.seeds=-3"))
+
+
+def test_a_home_folder_in_a_path_is_expanded(call, spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    said = refused(call("privacy", spec, "--set", 'problem.dataset="~/absent.csv"'))
+    assert f"must be a file that exists, got '{tmp_path / 'absent.csv'}'" in said
+
+
 def test_a_batch_above_the_number_of_records_is_one_line(call, spec):
     """Machines with ten records each can send two batches of four."""
     answer = call("run", spec, "--set", "protocol.ours.batch=4")

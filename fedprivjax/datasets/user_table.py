@@ -121,6 +121,8 @@ def read_table(
     >>> data.features.tolist(), data.class_names, data.machine_names
     ([[-0.5, 1.0], [0.5, 1.0], [0.0, 1.0]], ('no', 'yes'), ('a', 'b'))
     """
+    if isinstance(path, pd.DataFrame):
+        raise Refusal("path must be a file, got a DataFrame. Use from_frame(frame, target)")
     wanted = prepared_by(target, options, "test", "missing")
     held = None if test is None else read_columns(test, missing)
     return _dataset(read_columns(path, missing), held, wanted, str(path))

@@ -133,6 +133,8 @@ def _shared(name: str, options: Mapping[str, Any]) -> Dataset | Stream:
 def located(name: str, folder: Path | None, key: str = "problem.dataset", *, folders: bool = False) -> Path:
     """Return the full path of a file, relative to the experiment file's folder or the working directory.
 
+    At the start of a path, `~/` is the user's home.
+
     Args:
         folders: True if it may be a folder, too.
 
@@ -140,9 +142,12 @@ def located(name: str, folder: Path | None, key: str = "problem.dataset", *, fol
         Refusal: if it is in neither place.
     """
     places = [place for place in (folder, Path()) if place is not None]
+    path = Path(name).expanduser() if name.startswith("~/") else Path(name)
     for place in places:
-        if (place / name).is_file() or (folders and (place / name).is_dir()):
-            return (place / name).resolve()
+        if (place / path).is_file() or (folders and (place / path).is_dir()):
+            return (place / path).resolve()
+    if path.is_absolute():
+        raise Refusal(f"{key} must be a file{' or a folder' * folders} that exists, got {str(path)!r}")
     searched = " or ".join(dict.fromkeys(str(place.resolve()) for place in places))
     raise Refusal(f"{key} must be a file{' or a folder' * folders}, got {name!r}, which is not in {searched}")
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least
-from fedprivjax.experiment.build import machines_of, make_participation, problem_at
+from fedprivjax.experiment.build import machines_of, make_participation, make_protocol, problem_at
 from fedprivjax.experiment.read import load
 from fedprivjax.experiment.section import THEORY
-from fedprivjax.experiment.settings import TRIAL, Experiment
+from fedprivjax.experiment.settings import TRIAL, Experiment, ProtocolSettings
 from fedprivjax.method.planning.setting import SIZES, Setting
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
@@ -105,7 +105,7 @@ def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, A
     settings = [one.settings for one in experiment.protocol]
     for adversary in dict.fromkeys(str(one["adversary"]) for one in settings if one.get("adversary") is not None):
         yield f"the adversary {adversary} by that of the trust model"
-    trusted = [str(one["trust"]) for one in settings if one.get("trust", "none") != "none"]
+    trusted = [trust for trust in map(_trust, experiment.protocol) if trust != "none"]
     if trusted and "trust" not in given:
         words = " and ".join(dict.fromkeys(trusted))
         yield f"trust {words} by none, the strictest (--trust {trusted[0]} keeps it)"
@@ -115,6 +115,14 @@ def _replaced(experiment: Experiment, table: Table | None, given: Mapping[str, A
     rounds = first.get("rounds", participation.planned)
     if rounds is not None and "rounds" not in given:
         yield f"{rounds} rounds by each method's own (--rounds {rounds} keeps them)"
+
+
+def _trust(settings: ProtocolSettings) -> str:
+    """Return the trust model of a `[[protocol]]` entry, with unit = "machine" that of the method's own default."""
+    given = settings.settings
+    if "trust" in given or given.get("unit") != "machine":
+        return str(given.get("trust", "none"))
+    return str(getattr(make_protocol(settings).privacy, "trust", "none"))
 
 
 def _levels(experiment: Experiment, delta: float) -> list[float] | None:

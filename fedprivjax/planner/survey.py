@@ -28,7 +28,7 @@ NUMBERS = {
     "realised_mu": "realised GDP parameter of the worst machine, if one holds",
     "step_size": "step size",
     "rounds": "number of rounds",
-    "batch": "records in a message",
+    "batch": "records in a message, of all local steps together",
     "gradients": "gradients that all machines compute",
     "messages": "messages that all machines send",
     "bytes": "bytes that all machines send",

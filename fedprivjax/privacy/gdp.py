@@ -61,21 +61,23 @@ def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
     return _plain(np.where(np.isfinite(mu), result, np.inf))
 
 
-def mu(epsilon: ArrayLike, delta: ArrayLike) -> Any:
+def mu(epsilon: ArrayLike, delta: ArrayLike | None = None) -> Any:
     """Return the largest μ for which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
 
     It is the inverse of `epsilon`.
 
     Args:
         epsilon: ε, at least 0. inf gives inf.
-        delta: δ in (0, 1). Broadcasts against epsilon.
+        delta: δ in (0, 1). It is required, and broadcasts against epsilon.
 
     Raises:
-        ValueError: if epsilon is negative or NaN, or delta is outside (0, 1).
+        ValueError: if epsilon is negative or NaN, or delta is missing or outside (0, 1).
 
     >>> round(mu(epsilon(2.0, 1e-5), 1e-5), 12)
     2.0
     """
+    if delta is None:
+        raise Refusal("delta must be given, as in gdp.mu(2.0, 1e-5), got none")
     epsilon, delta = np.broadcast_arrays(_nonnegative("epsilon", epsilon), _probability("delta", delta))
     finite = np.where(np.isfinite(epsilon), epsilon, 0.0)
 

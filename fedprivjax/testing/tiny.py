@@ -14,6 +14,7 @@ from fedprivjax.experiment.protocol_section import flattened
 from fedprivjax.experiment.settings import TuningSettings
 from fedprivjax.plan.draw import fresh_messages, most_rounds
 from fedprivjax.problem.problem import Problem
+from fedprivjax.sweeps.configurations import seed_list
 
 SEEDS, ROUNDS, RECORDS, BATCH, TESTED = 2, 10, 20, 2, 200  # twenty records per machine: ten messages of two
 STEPS = 5  # local steps of a machine in a round
@@ -46,6 +47,7 @@ def tiny(experiment: Experiment) -> Experiment:
 
 def _small_runs(experiment: Experiment, *, fewer_records: bool) -> Experiment:
     sweep, problem = experiment.sweep, experiment.problem
+    seed_list(sweep.seeds)  # raises Refusal if they are invalid
     swept = [int(value) for value in sweep.over.get("rounds", [])]
     planned = [experiment.participation_of(one).planned or ROUNDS for one in experiment.protocol]
     small = experiment.but(

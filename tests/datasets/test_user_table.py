@@ -450,3 +450,8 @@ def test_a_custom_loss_that_classifies_takes_the_classes_of_its_label_range():
     two = from_frame(frame[frame["y"] != "may be"], "y", bounds={"x": [0, 1]})
     problem = from_dataset(two, OneScore(), lipschitz=2.0)
     assert problem.model.correct(problem.start, problem.take(0, 0)) == 1.0
+
+
+def test_a_frame_given_as_a_path_names_from_frame():
+    with pytest.raises(Refusal, match=r"^path must be a file, got a DataFrame. Use from_frame\(frame, target\)"):
+        read_table(pd.DataFrame({"x": [1.0], "y": [2.0]}), "y")  # pyright: ignore[reportArgumentType]

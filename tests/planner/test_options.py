@@ -49,6 +49,11 @@ def replaced(folder, changes, given):
         ),
         ({"protocol.0": TRUSTED}, {"samples": 21, "rounds": 30, "trust": "server"}, []),
         (
+            {"protocol.1": {name: value for name, value in FEDAVG.items() if name not in ("trust", "adversary")}},
+            {"samples": 21, "rounds": 30, "unit": "machine"},
+            ["trust server by none, the strictest (--trust server keeps it)"],
+        ),
+        (
             {"protocol.1": FEDAVG},
             {"samples": 21, "rounds": 30},
             [

@@ -3,6 +3,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from fedprivjax import Refusal
 from fedprivjax.privacy import gdp
 
 DELTA = 1e-5
@@ -129,3 +130,8 @@ def test_composition():
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         call()
+
+
+def test_a_missing_delta_is_named():
+    with pytest.raises(Refusal, match=r"^delta must be given, as in gdp\.mu\(2\.0, 1e-5\), got none"):
+        gdp.mu(2.0)
