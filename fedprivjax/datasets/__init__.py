@@ -132,13 +132,14 @@ def may_share(
     """Return True if two datasets, given by their names in experiment files, may share records.
 
     The function serves to check that two datasets are disjoint, so it returns True in case of doubt. Two real datasets
-    may share records if they come from the same data. A dataset that the package does not know, such as the path of a
-    table, may share records with any real dataset. A synthetic dataset `name` shares no records with real data. Two
-    synthetic datasets may share records if they have equal `seed` and equal `trial`, because they then use the same
-    random numbers.
+    may share records if they come from the same data. A dataset from files of the user, such as a table or "leaf", may
+    share records with any real dataset. So may a dataset that the package does not know. A synthetic dataset `name`
+    shares no records with real data. Two synthetic datasets may share records if they have equal `seed` and equal
+    `trial`, because they then use the same random numbers.
 
     Args:
-        name: name of the first dataset. If the package does not know it, the result is True.
+        name: name of the first dataset. If it is from files of the user, or the package does not know it, the result is
+            True.
         other: name of the second dataset.
         options: options of the first dataset. Default: none.
         other_options: options of the second dataset. Default: none.

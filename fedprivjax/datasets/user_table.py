@@ -85,7 +85,7 @@ def read_table(
 
     Labels: if the target has texts, truth values, or whole numbers with at most 20 distinct values, the task is
     classification. Otherwise, it is regression. The option `task` overrides this rule. The classes are the sorted
-    values of the target, and the dataset's `class_names` lists them.
+    values of the target, unless the option `classes` gives them. The dataset's `class_names` lists them.
 
     Features: the option `bounds` gives public limits of columns by name, such as `{"age": [18, 90]}`. Numbers outside
     the limits are clipped, and the limits are scaled to −1 and 1. A constant feature 1 is appended, unless the option

@@ -60,7 +60,7 @@ class Sampler(Decorated):
         coupled: True if the other records of a message do not tell whether a given record is among them: a message
             without the record can be sampled from one with it, such that other records take its places. It holds for a
             uniformly random subset, but not for a random one of several fixed batches. If it is False, and
-            `independent` too, samples amplify δ alone, and not ε.
+            `independent` too, samples amplify δ alone, and not ε, unless messages are clipped as a whole.
         repeats: True if a record may occur twice in a message, and a batch may be larger than the dataset.
         one_pass: True if a record is in at most one message of a run.
         pooled: True if machines need no own records: fresh examples come from a pool in order of use, or are computed.

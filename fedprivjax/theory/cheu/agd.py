@@ -320,9 +320,9 @@ def smoothed_scan(
 ) -> Phase:
     """Settings of one pass of accelerated SGD over a convex loss that need not be smooth.
 
-    Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. The batch
-    size and the envelope, unless given, minimise a bound on the excess loss: `agd_bound` plus `L²/(2β)`, the largest
-    possible difference between the loss and an envelope of smoothness β.
+    Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. The batch size and the
+    envelope, unless given, minimise a bound on the excess loss: `agd_bound` plus `L²/(2β)`, the largest possible
+    difference between the loss and an envelope of smoothness β.
 
     Args:
         users: number of users, each used once.
