@@ -223,8 +223,8 @@ class LocalAlgorithm(Part):
         """Return the parameters of one machine's own model. Default: `point`, the same for all machines.
 
         Args:
-            point: parameters of the common model. For metrics, these are the reported parameters, and in local steps
-                the parameters that the machine received.
+            point: parameters of the common model. For metrics, these are the reported parameters. In local steps, it
+                is what the machine received from the server (`sends`).
             own: state that the machine keeps between rounds.
         """
         return point

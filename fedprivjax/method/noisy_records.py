@@ -53,8 +53,9 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             state a valid ε. If `noise_std` is given, the rule only determines the ratios between machines' noises.
         delta: δ of every machine, or one number for each, at most the run's δ. "records" is 1/n_i² for a machine with
             n_i records. None is the run's δ.
-        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
-            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
+        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
+            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
+            target ε.
         trust: "none" if each machine trusts no one else. "shuffler" if a trusted shuffler hides who sent which message
             of a round. With a shuffler, `batch` must be 1.
         noise: "independent", or a `Pairwise`. With a `Pairwise`, pairs of machines also share noise: one machine adds

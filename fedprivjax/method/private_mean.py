@@ -193,9 +193,9 @@ class GaussianMean(PrivateMean):
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
             clipped to the bound that the loss or the algorithm states, but only in runs with noise.
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
-        relative_privacy: one number for each user, proportional to its ε. The user with the largest number has the
-            target ε. None gives all users the target ε. It needs trust = "none", because in the other trust models one
-            noise protects all users of a round.
+        relative_privacy: one number for each user, proportional to its target ε. The user with the largest number has
+            the target ε. None gives all users the target ε. It needs trust = "none", because in the other trust models
+            one noise protects all users of a round.
         noises: standard deviation of each user's noise divided by σ. The user with the most noise has 1. None if all
             users have the same ε. Set by calibration.
 

@@ -43,8 +43,9 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
             local step counts as a release of one record. A machine therefore has R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
-            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
+        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
+            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
+            target ε.
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         trust: always "none": machines add the noise.

@@ -43,8 +43,8 @@ class PrivacyGuarantee:
         epsilons: ε of each machine at `delta`. None if `mus` is given, from which ε follows.
         accounting: text that says how ε was derived.
         event: description of the releases (an `Event`), from which ε at another δ is computed. None if it is not known.
-        listed: privacy curve, if one is known although `mus` is None: that of Gaussian releases, or the pairs (ε, δ) of
-            a guarantee that was converted from another one. None otherwise.
+        listed: privacy curve that is known without `event`: that of Gaussian releases, or of a guarantee that was
+            converted or composed. None if there is no such curve. It is not used if `mus` is given.
         proved: True if the values are proved upper bounds, False if a source only claims them. Converted
             guarantees, and guarantees from files, keep this value.
         streams: random streams of the run, which identify its seed. `then` refuses to compose two runs with the same
@@ -304,8 +304,8 @@ class PrivacyGuarantee:
         records:
 
         * Same records: two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). If a μ is not known, privacy
-          loss distributions that bound the losses of both runs are composed. If a guarantee without μ was read from a
-          file, only one (ε, δ) of it is known. The result is then ε₁ + ε₂ at δ₁ + δ₂.
+          loss distributions that bound the losses of both runs are composed. Of some guarantees, such as most of those
+          without μ from files, only one (ε, δ) is known. The result is then ε₁ + ε₂ at δ₁ + δ₂.
         * Disjoint records: each record is in one run only. The result is the larger one of the two parameters (McSherry
           2009, Theorem 4).
 
@@ -330,8 +330,9 @@ class PrivacyGuarantee:
 
         Raises:
             Refusal: if both runs have the same random noise, secret samples or secret participation; if unit or
-                relation differ; if the two δ differ and `delta` is not given; if the adversaries do not fit together;
-                or if records are disjoint and the unit is not one record.
+                relation differ; if the two δ differ and `delta` is not given; if the adversaries of two trust models
+                differ, and neither sees everything that the other one sees; if other adversaries differ; or if records
+                are disjoint and the unit is not one record.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)

@@ -240,12 +240,13 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
-            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
-            Leave it out if `epsilon` is a list.
+        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
+            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
+            target ε. Leave it out if `epsilon` is a list.
         form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with the initial
-            parameters w_0. "multistage" has several stages, for a strongly convex loss. Each stage halves a bound on
-            the excess loss.
+            parameters w_0. "multistage" is for a strongly convex loss. It has as many stages as fit into the rounds,
+            and each stage halves a bound on the excess loss. It has only one stage of all rounds if no such stage fits,
+            or if `step_size` is given.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
         regularisation: λ of the form "regularised". None is the theory's λ = f·V/(D·√R), with f = `factor`, V² =
             `variance`, R rounds, and the distance D from the start to the optimum.

@@ -40,9 +40,9 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
-            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
-            Leave it out if `epsilon` is a list.
+        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
+            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
+            target ε. Leave it out if `epsilon` is a list.
         batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
         sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
             its batch.

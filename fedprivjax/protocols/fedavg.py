@@ -130,7 +130,7 @@ class FedAvg(Protocol):
         unit: protected unit. "record" protects one record by noise in every local step. "machine" protects all records
             of a machine by noise on clipped updates. Default: no privacy.
         mu: target μ of Gaussian DP; inf is non-private. A private run needs exactly one of `mu`, `epsilon` and
-            `noise_std`. A run without `unit` must have none of them.
+            `noise_std`. A run without `unit` needs none of them.
         epsilon: target ε at the run's δ; inf is non-private.
         noise_std: standard deviation per coordinate of the noise. With unit = "record", the noise is in the mean
             gradient of a local step. With unit = "machine", the noise is in the mean update if the server is trusted,
@@ -140,7 +140,7 @@ class FedAvg(Protocol):
         step_size: η, step size of the local steps. Required unless the optimiser `local` has its own.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to
-            the problem's Lipschitz constant with unit = "record", and not clipped otherwise.
+            the problem's Lipschitz constant in runs with noise and unit = "record", and not clipped otherwise.
         update_clip: bound on the L2 norm of a machine's update, enforced by clipping. Required with unit = "machine".
             It is a number, or an `AdaptiveClip` that follows the updates' norms.
         prox: ρ, strength of the proximal term of FedProx, or None for FedAvg.

@@ -152,12 +152,12 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             local step as a release of one record, so R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
-        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
-            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
-            Leave it out if `epsilon` is a list.
+        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
+            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
+            target ε. Leave it out if `epsilon` is a list.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
-            whole run. A custom `Sampler` must also do one of the two.
+            whole run. A custom `Sampler` must be public, and repeat records or use none twice.
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.

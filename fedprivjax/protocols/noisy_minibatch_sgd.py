@@ -259,9 +259,9 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
 
     Attributes:
         epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
-        relative_privacy: one number for each machine, proportional to its ε. The machine with the largest number has
-            the target ε. Each machine adds exactly the noise that its ε needs. None gives all machines the target ε.
-            Leave it out if `epsilon` is a list, or with a shuffler.
+        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
+            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
+            target ε. Leave it out if `epsilon` is a list, or with a shuffler.
         noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
             (instead of `epsilon`).
         step_scale: factor by which the given or default step size is multiplied.
