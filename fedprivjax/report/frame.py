@@ -13,7 +13,7 @@ from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import Metric
 from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, Point, grouped, points_of
 from fedprivjax.report.display import Showable, require_recorded_by, summarised, usual_metric
-from fedprivjax.report.remarks import ABOVE, footnotes
+from fedprivjax.report.remarks import ABOVE, NO_INTERVAL, footnotes
 from fedprivjax.report.summary import Cells, Summary, as_good, at, has_point
 from fedprivjax.report.tables import (
     BEST,
@@ -219,7 +219,8 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
             for label in columns
         ]
     made.cells = cells
-    made.notes = (results_table(this, metric).title, *_realised(this), *footnotes(this))
+    notes = [note for note in footnotes(this) if note != NO_INTERVAL]  # which the frame has for two seeds, too
+    made.notes = (results_table(this, metric).title, *_realised(this), *notes)
     made.chosen = frozenset(label for label in columns if this.labels[label] != label)
     return made
 

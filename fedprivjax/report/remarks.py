@@ -11,12 +11,14 @@ from fedprivjax.layout.wording import CHOSEN_NOTE, epsilon_text, grouped, guaran
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
 from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, tunable
 from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
+from fedprivjax.sweeps.intervals import INTERVAL
 from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, cells_at_ends, clip_has_no_effect
 
 NAIVE_NOTE = (
     "intervals of ‡ are naive: the runs that chose a point also measure it, so they cover the mean in less than 95%"
 )
+NO_INTERVAL = f"95% intervals need at least {INTERVAL} seeds, or trials: no ± is shown"
 ABOVE = "realised ε is above its target"
 LEARNER = f"{STEPS} full-batch gradient steps on its own records, with a line search, no clip and no noise"
 
@@ -35,6 +37,8 @@ def footnotes(this: Summary) -> list[str]:
     chosen = [data for data in best.values() if UNACCOUNTED in data.attrs]
     if chosen:  # without `grid_points`, the runs that chose a point also measure it
         lines += [CHOSEN_NOTE, *[NAIVE_NOTE] * any("grid_points" not in data.attrs for data in chosen)]
+    if 1 < this.fewest < INTERVAL:
+        lines.append(NO_INTERVAL)
     if any(this.recorded(name) for name in this.evaluation.rounds_to):
         lines.append("rounds to a value: > x (k of n) means that k of n runs reach it, and that the mean is above x")
     lines += [*(sweep_notes(best, this.tabulated[0]) if this.tabulated else []), *_unequal(best)]

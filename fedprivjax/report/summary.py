@@ -243,6 +243,11 @@ class Summary:
             return next(iter(labels))
         return " or ".join(f"{text} ({', '.join(those)})" for text, those in labels.items())
 
+    @property
+    def fewest(self) -> int:
+        """Smallest number of runs that a mean is taken over."""
+        return min(data.sizes["seed"] for data in self.best.values())
+
     def metric(self, metric: str | Metric) -> Metric:
         """Return a metric given itself or its name, custom metrics included."""
         if isinstance(metric, Metric):

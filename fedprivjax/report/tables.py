@@ -84,7 +84,7 @@ def rounds_table(this: Summary, name: str, value: float) -> Sheet:
             count, seeded = runs.sizes["seed"], runs.sizes["seed"] >= INTERVAL
             columns[this.labels[label]] = _texts(_rounds_text, mean, half.where(seeded), runs.count("seed"), count)
     title = wording.title_of(this.metric(name), this.evaluation.iterate, rounds_to=value)
-    interval = min(data.sizes["seed"] for data in this.best.values()) >= INTERVAL
+    interval = this.fewest >= INTERVAL
     what = f"mean{' ± 95% interval' * interval} over {this.over}; {_stated(this)}"
     return _grid_table(f"{title}, first evaluated round, {what}", this, this.varied, ["mu"], columns)
 

@@ -168,6 +168,17 @@ def test_a_metric_that_was_not_recorded_is_refused(grid):
         fpj.frame(with_values(grid, [0.8, 0.9]), "test_loss")
 
 
+def test_a_footnote_of_two_seeds_says_that_intervals_need_three(grid):
+    ours = with_values(grid, [0.8, 0.9], 0.01)
+    seeds = {count: fpj.table(ours.isel(seed=range(count)), ACCURACY) for count in (1, 2, 3)}
+    said = "95% intervals need at least 3 seeds, or trials: no ± is shown"
+    assert [said in shown.notes for shown in seeds.values()] == [False, True, False]
+    assert ["±" in str(shown.sheets[0].frame) for shown in seeds.values()] == [False, False, True]
+    two = fpj.frame(ours.isel(seed=[0, 1]), ACCURACY)
+    assert r"\pm" in (text := two.to_latex())
+    assert said not in text
+
+
 def test_a_choice_by_results_is_marked(grid):
     several = xr.concat(
         [with_values(grid, [0.2, 0.9]), with_values(grid, [0.7, 0.3])], pd.Index([0.5, 1.0], name="clip")
