@@ -81,7 +81,8 @@ class NoisySteps:
         """Event of all local steps of a plan."""
         assert problem.partition_table is not None
         sizes = problem.partition_table.sizes
-        bound, batch = problem.lipschitz if self.clip is None else float(self.clip), self.work.divisors(sizes)
+        bound = problem.lipschitz if self.clip is None else float(self.clip)
+        batch = self._divisors(plan, sizes) if noise_std else self.work.divisors(sizes)
         shift, known = vectors_changed(self.relation) * bound / batch, require_addable(self.relation, self.work.of_step)
         records = np.maximum(sizes, 1) if self.relation == REPLACE_ONE else 1
         order = Assumption("secret samples" if plan.secret else "public order")
@@ -94,6 +95,38 @@ class NoisySteps:
         terms = Terms("none", theorem, facts, unit=RECORD, relation=self.relation)
         releases = Releases.of(shift, records, batch, messages)
         return RecordEvent(float(noise_std), Sampled(sampler, relation=self.relation), releases, terms)
+
+    def _divisors(self, plan: Plan, sizes: np.ndarray) -> np.ndarray:
+        """Divisor of a step's sum at each machine, [machines].
+
+        Raises:
+            Refusal: if the program divides by a smaller number: by the batch or, without one, by the number of a step's
+                records.
+        """
+        divisors, batch = np.broadcast_to(self.work.divisors(sizes), sizes.shape), self.work.batch
+        if batch is None:
+            found, over = "no batch and steps of fewer records", divisors > self._fewest_records(plan, sizes)
+        else:
+            found, over = f"batch = {batch}", divisors > np.asarray(batch)
+        if over.any():
+            machine = int(np.argmax(over))
+            raise Refusal(
+                f"divisors of {type(self.work).__name__} must be at most the batch or, without one, the number of "
+                f"records of every step, got {divisors[machine]} on machine {machine} with {found}",
+                machine=machine,
+            )
+        return divisors
+
+    def _fewest_records(self, plan: Plan, sizes: np.ndarray) -> np.ndarray:
+        """Smallest number of records of a machine's steps, float64 [machines]; 1 if samples are secret."""
+        if plan.secret or not plan.width:
+            return np.ones(sizes.size)
+        assert plan.weights is not None
+        steps = self.work.cut(plan.width)
+        count = np.count_nonzero(plan.weights.reshape(*plan.weights.shape[:2], steps, -1), axis=3)
+        fewest = np.full(sizes.size, inf)
+        np.minimum.at(fewest, plan.schedule.participants, np.where(count, count, inf).min(axis=2))
+        return fewest
 
     def _known_uses(self, problem: Problem, plan: Plan) -> np.ndarray:
         """Sensitivity of all steps to a machine's record, divided by that of one step, if samples are public."""

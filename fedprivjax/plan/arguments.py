@@ -170,6 +170,7 @@ def require_valid_plan(plan: Plan, problem: Problem) -> None:
     * Each record must exist and belong to its machine.
     * Its weight is at most that of one record of a batch, and 0 in empty slots.
     * It occurs at most once in a message, unless the sampler may repeat records or the accountant counts every use.
+    * It is in no more local steps of a round, or messages of a custom sampler, than the sampler states.
     * It is in one message of a round, which counts as one use.
 
     The result is cached per plan. Secret samples that are not drawn yet are checked when they are drawn, or here if the
@@ -203,6 +204,7 @@ def _check(plan: Plan, problem: Problem) -> bool:
     if steps:
         where = "message" if steps == 1 else "local step"
         _refuse_first(_again(samples, used, steps), f"samples must occur once in a {where}", samples)
+        _refuse_more_uses(plan, problem, samples, used)
     if problem.stored and (plan.sampler is None or plan.sampler.pooled):
         again = _again(samples.reshape(len(samples), 1, -1), used.reshape(len(samples), 1, -1), 1)
         _refuse_first(again, "samples must occur once in a round", samples)
@@ -236,15 +238,35 @@ def _steps_of_distinct_records(plan: Plan) -> int:
     sampler = plan.sampler
     if isinstance(sampler, LocalWork):
         custom = not (of_package(type(sampler)) and of_package(type(sampler.of_step)))
-        return sampler.cut(plan.width) if custom and not sampler.of_step.repeats and plan.width else 0
+        counted = (custom or not plan.secret) and not sampler.of_step.repeats and plan.width
+        return sampler.cut(plan.width) if counted else 0
     return int(sampler is not None and (sampler.settled or (plan.secret and not sampler.repeats)))
 
 
-def _again(samples: np.ndarray, used: np.ndarray, steps: int) -> np.ndarray:
-    """Return the slots in which two used places of a step have the same record, [rounds, per_round, 1]."""
-    named = np.where(used, samples, -1 - np.arange(samples.shape[2]))
+def _refuse_more_uses(plan: Plan, problem: Problem, samples: np.ndarray, used: np.ndarray) -> None:
+    """Raise Refusal if a record, at most once in a part of a message, is in more parts or messages than stated."""
+    sampler, table = plan.sampler, problem.partition_table
+    assert sampler is not None
+    if isinstance(sampler, LocalWork):
+        most = np.broadcast_to(sampler.uses, plan.size.machines)[plan.schedule.participants]
+        for limit in np.unique(most).tolist():
+            over = _again(samples, used, 1, int(limit)) & (most == limit)[..., None]
+            _refuse_first(over, f"samples must be in at most {limit} local steps of a round", samples)
+    elif sampler.settled and table is not None and problem.stored and not of_package(type(sampler)):
+        columns = plan.schedule.total, table.sizes, sampler.batches(table.sizes)
+        kinds, kind = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        most = np.array([sampler.releases(*column) if column[0] else 0 for column in kinds.T.tolist()])[kind.ravel()]
+        messages = np.bincount(samples[used], minlength=int(problem.examples))
+        over = used & (messages[np.where(used, samples, 0)] > most[plan.schedule.participants][..., None])
+        _refuse_first(over, f"samples must be in as many messages as releases of {sampler} states", samples)
+
+
+def _again(samples: np.ndarray, used: np.ndarray, steps: int, most: int = 1) -> np.ndarray:
+    """Return the slots in which more than `most` used places of a step have the same record, [rounds, per_round, 1]."""
+    named = np.where(used, samples, -1 - np.arange(samples.shape[2], dtype=np.int32))
     named = np.sort(named.reshape(*samples.shape[:2], steps, -1), axis=3)
-    return (named[..., 1:] == named[..., :-1]).any(axis=(2, 3))[..., None]
+    end = max(0, named.shape[3] - most)
+    return (named[..., most:] == named[..., :end]).any(axis=(2, 3))[..., None]
 
 
 def _refuse_first(wrong: np.ndarray, message: str | Callable[[tuple], str], values: np.ndarray) -> None:

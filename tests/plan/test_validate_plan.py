@@ -10,6 +10,7 @@ import pytest
 from fedprivjax import (
     DPMu2,
     Dropouts,
+    FedAvg,
     Full,
     Logistic,
     NoisyMinibatchSGD,
@@ -32,6 +33,8 @@ COMPUTED = procedural_problem(lambda key, machine: jax.random.normal(key, (3,)),
 NOISE = {"noise_std": 1.0, "clip": 0.5, "step_size": 0.1}
 ONE_PASS = NoisyMinibatchSGD(batch=2, sampler="disjoint", **NOISE)
 ALL = NoisyMinibatchSGD(sampler="full", **NOISE)
+EPOCHS = FedAvg(unit="record", local_epochs=1, batch=2, **NOISE)
+STEPS = FedAvg(unit="record", local_steps=2, sampler="full", **NOISE)
 SUBSETS = NoisyMinibatchSGD(batch=2, **NOISE)
 
 
@@ -41,6 +44,14 @@ def first_again(plan):
 
 def one_alone(plan):
     return {"samples": np.broadcast_to(plan.samples[..., :1], plan.samples.shape)}
+
+
+def first_batch_again(plan):
+    return {"samples": np.tile(plan.samples[..., :2], plan.samples.shape[2] // 2)}
+
+
+def few_records(plan):
+    return {"weights": np.where(np.arange(plan.width) % RECORDS < 2, plan.weights, 0)}
 
 
 def first_of_the_round(plan):
@@ -77,6 +88,23 @@ def from_the_absent(plan):
         (ONE_PASS, OWN, Full(4), first_again, "must use each sample once"),
         (ONE_PASS, OWN, Full(4), one_alone, "samples must occur once in a message"),
         (ALL, OWN, Full(4), one_alone, "samples must occur once in a message, got 0 in round 1, slot 1"),
+        (EPOCHS, OWN, Full(4), one_alone, "samples must occur once in a local step, got"),
+        (EPOCHS, OWN, Full(4), first_batch_again, "samples must be in at most 1 local steps of a round, got"),
+        (
+            EPOCHS.replace(batch=None),
+            OWN,
+            Full(4),
+            few_records,
+            "divisors of LocalEpochs .* got 8 on machine 0 with no",
+        ),
+        (STEPS, OWN, Full(4), one_alone, "samples must occur once in a local step, got"),
+        (
+            STEPS,
+            OWN,
+            Full(4),
+            few_records,
+            "divisors of LocalSteps must be at most .* got 8 on machine 0 with no batch",
+        ),
         (SUBSETS, OWN, Full(4), one_alone, "samples must occur once in a message"),
         (SUBSETS, OWN, Full(4), heavier, r"weights must be from 0 to 0\.5, got 1 in round 1, slot 1"),
         (SUBSETS, OWN, Full(4), lighter_than_nothing, r"weights must be from 0 to 0\.5, got -0\.5"),

@@ -259,3 +259,92 @@ def test_records_of_a_custom_local_step_occur_once():
     pair = Protocol(LocalGradientSteps(), privacy=LocalPrivacy(work=work, unit="record", clip=1.0), **RUN)
     with pytest.raises(Refusal, match=r"^samples must occur once in a local step, got 0 in round 1, slot 1$"):
         _ = ready(pair, PROBLEM, Full(2), rounds=3).arguments
+
+
+@dataclass(frozen=True)
+class SettledAgain(Sampler):
+    """The same records in every message, of a sampler that states that a record is in one message."""
+
+    batch: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    name: ClassVar[str] = "settled_again"
+    description: ClassVar[str] = "the first records"
+    settled: ClassVar[bool] = True
+
+    def releases(self, rounds, records, batch):
+        return 1
+
+    def message(self, sizes, batches, most, width, rng):
+        return np.tile(np.arange(width), (sizes.size, 1)), batches
+
+
+def test_records_of_a_settled_sampler_are_in_as_many_messages_as_it_states():
+    """μ was 1 where ten messages have √10."""
+    method = NoisyMinibatchSGD(noise_std=0.4, clip=1.0, sampler=SettledAgain(5), step_size=0.1)
+    assert ready(method, PROBLEM, Full(2), rounds=1).guarantee.curve.mu == pytest.approx(1)
+    with pytest.raises(
+        Refusal, match=r"^samples must be in as many messages as releases of SettledAgain.* states, got"
+    ):
+        ready(method, PROBLEM, Full(2), rounds=10)
+
+
+@dataclass(frozen=True)
+class SameSteps(LocalWork):
+    """The first two records in every local step, which are public."""
+
+    number: int
+    batch: int | None  # pyright: ignore[reportIncompatibleVariableOverride]
+    divisor: int = 2
+    most: int = 3
+    name: ClassVar[str] = "same_steps"
+    description: ClassVar[str] = "two records in every local step"
+
+    @property
+    def uses(self):
+        return self.most
+
+    @property
+    def of_step(self):
+        return AllRecords()
+
+    def divisors(self, sizes):
+        return np.full(sizes.shape, self.divisor)
+
+    def batches(self, sizes):
+        return np.full(sizes.shape, 2 * self.number)
+
+    def steps(self, sizes):
+        return np.full(sizes.shape, self.number)
+
+    def step_width(self, sizes, messages):
+        return 2
+
+    def cut(self, width):
+        return self.number
+
+    def draw(self, rows, schedule, rng, stored=False):
+        shape = *schedule.participants.shape, self.number * 2
+        return np.broadcast_to(np.arange(shape[2], dtype=np.int32) % 2, shape), np.ones(shape, bool)
+
+
+def in_steps(work, **run):
+    return Protocol(LocalGradientSteps(), privacy=LocalPrivacy(work=work, unit="record", clip=1.0), **RUN | run)
+
+
+def test_a_record_is_in_as_many_local_steps_as_custom_work_states():
+    """A record in three steps counted as in one."""
+    assert ready(in_steps(SameSteps(3, 2)), PROBLEM, Full(2), rounds=1).guarantee.curve.mu == pytest.approx(3**0.5)
+    with pytest.raises(Refusal, match=r"^samples must be in at most 1 local steps of a round, got 0 in round 1, slot"):
+        ready(in_steps(SameSteps(3, 2, most=1)), PROBLEM, Full(2), rounds=1)
+    with pytest.raises(Refusal, match=r"^samples must be in at most 0 local steps of a round, got 0 in round 1, slot"):
+        ready(in_steps(SameSteps(3, 2, most=0)), PROBLEM, Full(2), rounds=1)
+
+
+@pytest.mark.parametrize("batch", [2, None])
+def test_custom_work_divides_a_step_as_the_program_does(batch):
+    """The program divided by the batch, or the number of records, and the guarantee by larger divisors."""
+    assert ready(in_steps(SameSteps(3, batch)), PROBLEM, Full(2), rounds=1).guarantee.curve.mu == pytest.approx(3**0.5)
+    found = "batch = 2" if batch else "no batch and steps of fewer records"
+    with pytest.raises(Refusal, match=rf"^divisors of SameSteps must be at most the batch .* machine 0 with {found}$"):
+        ready(in_steps(SameSteps(3, batch, divisor=10)), PROBLEM, Full(2), rounds=1)
+    without = ready(in_steps(SameSteps(3, batch, divisor=10), noise_std=0.0), PROBLEM, Full(2), rounds=1)
+    assert not without.guarantee.private

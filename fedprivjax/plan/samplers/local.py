@@ -46,6 +46,9 @@ class LocalWork(Sampler):
     def divisors(self, sizes: np.ndarray) -> np.ndarray:
         """Return the fixed number by which each machine divides the sum over a step's records; int [machines].
 
+        If noise in local steps protects records, the sum is divided by `batch` or, without one, by the number of the
+        step's records. A divisor must then be at most this number.
+
         Args:
             sizes: number of records of each machine, int [machines].
         """
