@@ -204,7 +204,7 @@ class Event:
         if not stated.private:
             return stated
         terms = replace(self.terms, assumptions=(*self.terms.assumptions, PRIVATE_SEED))
-        return replace(stated, terms=terms, listed=self.curve)
+        return replace(stated, terms=terms, listed=None if self.mus is not None else self.curve)
 
     def assuming(self, assumption: Assumption) -> Self:
         """Return a copy of the event whose guarantee states one more assumption."""

@@ -58,7 +58,7 @@ def group_guarantee(
         return _by_event(one, event, size, unit, argument)
     if one.curve.mu is not None and one.private:  # ε of every machine is that of a μ
         mus = one.stated.map(lambda epsilons: size * (1 + INVERSE) * gdp.mu(epsilons, one.delta))
-        common |= {"listed": GaussianCurve(size * one.curve.mu)}
+        common |= {"listed": GaussianCurve(mus.max)}
         return replace(one, epsilons=mus.map(lambda mus: gdp.epsilon(mus, one.delta)), **common)
     delta = spread(one.epsilon, one.delta, size)
     if not delta < 1 and one.private:

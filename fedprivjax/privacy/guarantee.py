@@ -15,7 +15,7 @@ from fedprivjax.checks.values import as_float, require_between, require_choice
 from fedprivjax.privacy import attack_metrics, gdp
 from fedprivjax.privacy.composed_guarantee import SAME, Streams, composed_guarantee
 from fedprivjax.privacy.curve import AccountedCurve, Curve, GaussianCurve, ListedCurve
-from fedprivjax.privacy.group_privacy import group_guarantee, group_size, guarantee_of_machines
+from fedprivjax.privacy.group_privacy import INVERSE, group_guarantee, group_size, guarantee_of_machines
 from fedprivjax.privacy.paragraph import headline, paragraph, statement
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.relations import ADD_OR_REMOVE, RELATIONS, REPLACE_ONE
@@ -404,9 +404,11 @@ class PrivacyGuarantee:
 
     def _with_curve(self, mu: float) -> "PrivacyGuarantee":
         """Return the guarantee with the curve of a μ, which must not be below the stated ε."""
+        if self.mus is not None:
+            raise Refusal(f"curve of a guarantee must be left out next to its mus, got μ = {mu}")
         curve = GaussianCurve(mu)
-        if self.mus is not None or not curve.epsilon(self.delta) >= self.epsilon * (1 - 1e-9):
-            raise Refusal(f"curve of a guarantee must be above its ε, got μ = {mu}")
+        if not curve.epsilon(self.delta) >= self.epsilon * (1 - INVERSE):
+            raise Refusal(f"curve of a guarantee must be at least its ε, got μ = {mu}")
         return replace(self, listed=curve)
 
     @property

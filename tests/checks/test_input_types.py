@@ -7,14 +7,20 @@ import pytest
 
 from fedprivjax import (
     Absolute,
+    Balanced,
+    Buffered,
+    Cyclic,
     CyclicPoisson,
     FedAvg,
     Full,
     LocalEpochs,
     LocalSteps,
     NoisyMinibatchSGD,
+    OnePass,
     PoissonCohorts,
     Refusal,
+    SecretSubsets,
+    Uniform,
     ready,
 )
 from fedprivjax.plan.samplers import Full as AllRecords
@@ -51,6 +57,19 @@ def test_integers_of_any_width_have_one_meaning(kind):
     assert CyclicPoisson(MACHINES, kind(4), 0.5).turns(8).tolist() == [2] * MACHINES
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+@pytest.mark.parametrize("scheme", [Full, Uniform, Balanced, Cyclic, OnePass, SecretSubsets, Buffered])
+def test_schemes_of_short_integers_are_those_of_integers(scheme, kind):
+    def drawn(number):
+        made = scheme(number(120)) if scheme is Full else scheme(number(120), number(60))
+        return made.draw(2, np.random.default_rng(0)).participants, made.machines * made.per_round
+
+    rows, slots = drawn(kind)
+    expected, product = drawn(int)
+    np.testing.assert_array_equal(rows, expected)
+    assert slots == product
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -84,4 +103,4 @@ def test_other_types_are_refused_in_one_line(make, message):
 def test_fractions_and_short_floats_are_numbers():
     assert ONE.delta_at(Fraction(1, 2)) == ONE.delta_at(np.float16(0.5)) == ONE.delta_at(0.5)
     assert ONE.rdp(Fraction(2)) == 1.0
-    assert ONE.epsilon_at(1e-5) == epsilon(1.0, 1e-5)
+    assert ONE.epsilon_at(np.float16(2**-10)) == epsilon(1.0, 2**-10)

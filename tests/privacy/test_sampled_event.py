@@ -204,7 +204,6 @@ def test_a_saved_guarantee_of_gaussian_releases_keeps_its_curve(sampler):
     for delta in (1e-9, 1e-6, 1e-3):
         assert saved.epsilon_at(delta) == pytest.approx(stated.event.epsilon(delta), rel=1e-9)
     assert saved.advantage == pytest.approx(stated.advantage)
-    assert make(sampler=sampler, messages=MESSAGES.clip(max=1), shift=SHIFT / 4).guarantee(DELTA).advantage < 0.9
     assert saved.mu is None
     assert saved.curve.mu == pytest.approx(float(gdp_mu(stated.epsilon, DELTA)))
 
@@ -219,7 +218,10 @@ def test_a_group_of_saved_gaussian_releases_is_that_of_the_run(sampler):
         assert (file.per_machine >= run.per_machine * (1 - 1e-12)).all()
         np.testing.assert_allclose(file.per_machine[MESSAGES > 0], run.per_machine[MESSAGES > 0], rtol=1e-7)
         for delta in (1e-8, DELTA, 1e-2):
-            assert file.epsilon_at(delta) == pytest.approx(run.epsilon_at(delta), rel=1e-9)
+            assert file.epsilon_at(delta) == pytest.approx(run.epsilon_at(delta), rel=1e-7)
+        for group in (run, file, file.for_group(3)):
+            again = PrivacyGuarantee.from_json(group.to_json())
+            assert again.epsilon_at(1e-8) == pytest.approx(group.epsilon_at(1e-8), rel=1e-9)
 
 
 @pytest.mark.parametrize("sampler", ["subset", "poisson", "replacement"])
@@ -247,11 +249,12 @@ def test_subclasses_with_another_epsilon_have_no_gaussian_curve():
 
 def test_without_noise_there_is_no_curve_to_save():
     stated = make(0.0, sampler="full").guarantee(DELTA)
+    assert "curve" not in json.loads(stated.to_json())
     assert not PrivacyGuarantee.from_json(stated.to_json()).private
 
 
 def test_a_saved_curve_below_the_stated_epsilon_is_refused():
     saved = json.loads(make(sampler="full").guarantee(DELTA).to_json())
     saved["curve"]["mu"] *= 0.99
-    with pytest.raises(Refusal, match="curve of a guarantee must be above its ε"):
+    with pytest.raises(Refusal, match="curve of a guarantee must be at least its ε"):
         PrivacyGuarantee.from_json(json.dumps(saved))

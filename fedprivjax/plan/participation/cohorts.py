@@ -16,7 +16,7 @@ from fedprivjax.checks.values import (
     require_between,
     require_positive,
 )
-from fedprivjax.plan.participation.interface import Participation, binomial_pmf, check_sizes
+from fedprivjax.plan.participation.interface import Participation, as_integers, binomial_pmf, check_sizes
 from fedprivjax.plan.schedule import Schedule
 
 TAIL = 4.0  # standard deviations above the mean beyond which a binomial cohort size is sampled again
@@ -153,6 +153,7 @@ class Given(Participation):
         if rows.ndim != 2 or not np.issubdtype(rows.dtype, np.integer):
             raise Refusal(f"schedule must be integers [rounds, per_round], got {rows.dtype} {rows.shape}")
         check_sizes(self.machines, rows.shape[1])
+        as_integers(self, "machines")
         if not rows.size:
             raise Refusal("schedule must have at least one round, got none")
         if rows.min() < 0 or rows.max() >= self.machines:
@@ -207,6 +208,7 @@ class Varying(Participation):
     def __post_init__(self):
         object.__setattr__(self, "sizes", _probabilities(self.sizes))
         check_sizes(self.machines, len(self.sizes))
+        as_integers(self, "machines")
         if not min(self.sizes) >= 0 or not abs(sum(self.sizes) - 1) <= 1e-6:
             raise Refusal(f"sizes must be probabilities that add up to 1, got a sum of {sum(self.sizes):g}")
 

@@ -10,6 +10,7 @@ from fedprivjax.checks.values import require_at_least, require_items
 from fedprivjax.plan.participation.interface import (
     Around,
     Participation,
+    as_integers,
     floats,
     moment,
     thinned,
@@ -177,6 +178,7 @@ class Cohorts(Participation):
             require_at_least("sizes", size, 1)
         object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
         require_at_least("machines", self.machines, 1)
+        as_integers(self, "machines")
         if not self.sizes or sum(self.sizes) > self.machines:
             raise Refusal(
                 f"sizes must be at least 1 and add up to at most the {self.machines} machines, "

@@ -61,6 +61,7 @@ class Participation(Decorated):
 
     def __post_init__(self):
         check_sizes(self.machines, self.per_round)
+        as_integers(self, "machines", "per_round")
 
     def draw(self, rounds: int, rng: np.random.Generator) -> Schedule:
         """Sample a participation schedule: the machines of each round.
@@ -214,6 +215,13 @@ def check_sizes(machines: int, per_round: int) -> None:
     require_counted(machines=machines, per_round=per_round)
     if per_round > machines:
         raise Refusal(f"per_round must be at most machines ({machines}), got {per_round}")
+
+
+def as_integers(scheme: Participation, *names: str) -> None:
+    """Set fields of a scheme to Python integers, because sums and products of short NumPy integers overflow."""
+    for name in names:
+        if name in vars(scheme):  # not a property or an attribute of the class
+            object.__setattr__(scheme, name, int(getattr(scheme, name)))
 
 
 def floats(name: str, values: Any, wanted: str = "numbers, of one length each") -> np.ndarray:

@@ -9,7 +9,7 @@ import scipy
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.checks.values import require_at_least, require_probability
 from fedprivjax.plan.participation.cohorts import Uniform
-from fedprivjax.plan.participation.interface import Participation, binomial_quantile
+from fedprivjax.plan.participation.interface import Participation, as_integers, binomial_quantile
 from fedprivjax.plan.schedule import Schedule
 from fedprivjax.problem.devices import require_counted
 
@@ -49,6 +49,7 @@ class PoissonCohorts(Participation):
     def __post_init__(self):
         require_at_least("machines", self.machines, 1)
         require_counted(machines=self.machines)
+        as_integers(self, "machines")
         object.__setattr__(self, "rate", require_probability("rate", self.rate))
 
     @property
@@ -143,8 +144,7 @@ class CyclicPoisson(Participation):
     def __post_init__(self):
         require_at_least("machines", self.machines, 1)
         require_at_least("groups", self.groups, 1)
-        for name in ("machines", "groups"):  # products of short NumPy integers overflow
-            object.__setattr__(self, name, int(getattr(self, name)))
+        as_integers(self, "machines", "groups")
         object.__setattr__(self, "rate", require_probability("rate", self.rate))
         if self.machines % self.groups:
             raise Refusal(f"groups must divide machines ({self.machines}), got {self.groups}")

@@ -269,7 +269,7 @@ def noise_multiplier_for(epsilon: float, releases: SampledReleases) -> float:
     require_positive("epsilon", epsilon)
     mu = float(gdp.mu(epsilon, releases.delta))
     if not releases.amplified:
-        return composition.HEADROOM * releases.moved * releases.repeated * sqrt(releases.with_record) / mu
+        return composition.HEADROOM * releases.mu(1.0) / mu
     guess = 2 * releases.batch / releases.records * sqrt(releases.rounds) / mu
     return require_known(search_min_noise(lambda z: sampled_epsilon(z, releases), epsilon, guess), epsilon)
 
