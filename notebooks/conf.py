@@ -291,6 +291,7 @@ class CommandLine(SphinxDirective):
         command = typer.main.get_command(command_line)
         text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="fedprivjax")
         text = re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "\\<", text.partition("\n")[2])
+        text = re.sub(r"(`[^`]*`)|(--[a-z][a-z-]*)", lambda found: found[1] or f"`{found[2]}`", text)
         return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
@@ -308,7 +309,9 @@ class Settings(SphinxDirective):
         if name in listing.sections():
             return self.parse_text_to_nodes(key_table({"": listing.sections()[name]}))
         entries = listing.groups()[name]
-        kinds = markdown(("name", "description"), [(f"`{entry}`", text) for entry, (text, _) in entries.items()])
+        rows = [(f"`{entry}`", text) for entry, (text, _) in entries.items()]
+        described = any(text for _, text in rows)
+        kinds = markdown(("name", "description"), rows) if described else ", ".join(name for name, _ in rows) + "."
         keys = key_table({entry: thing for entry, (_, thing) in entries.items()})
         if not keys:
             return self.parse_text_to_nodes(kinds)

@@ -33,8 +33,10 @@ class Frontier(SphinxDirective):
         levels = {(row["experiment"], row["target_epsilon"]) for row in board.rows if row["protocol"] == method}
         ((experiment, _),) = Counter(name for name, _ in sorted(levels)).most_common(1)
         alt = f"Test metric against ε of the methods of {experiment}, among them {method}"
-        text = f"`fedprivjax run {experiment}`, from the rows of the [leaderboard](/leaderboard.ipynb)."
-        return [picture(board.of(experiment).plot(), alt, "36rem; max-width: 100%"), *self.parse_text_to_nodes(text)]
+        part = board.of(experiment)
+        commands = " and ".join(f"`{command}`" for command in dict.fromkeys(part.frame.command))
+        text = f"{commands}, from the rows of the [leaderboard](/leaderboard.ipynb)."
+        return [picture(part.plot(), alt, "36rem; max-width: 100%"), *self.parse_text_to_nodes(text)]
 
 
 class Round(SphinxDirective):
