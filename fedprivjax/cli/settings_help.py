@@ -106,15 +106,15 @@ def short(text: str) -> str:
 
 
 def type_text(annotation: Any) -> str:
-    """Return a type as text.
+    """Return a type as text. The empty choice is left out, since it stands for an unset key.
 
-    >>> type_text(float | list[float] | None), type_text(Literal["server", "none"])
+    >>> type_text(float | list[float] | None), type_text(Literal["", "server", "none"])
     ('number or list of number', 'server or none')
     """
     if get_origin(annotation) is Annotated:
         return type_text(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
-        return " or ".join(map(str, get_args(annotation)))
+        return " or ".join(str(each) for each in get_args(annotation) if each != "")
     if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         kinds = [type_text(each) for each in get_args(annotation) if each is not NoneType]
         return " or ".join(dict.fromkeys(kinds))
