@@ -101,7 +101,7 @@ def page(this: Summary, results: Results, plots: Mapping[str, Figure], of_run: R
         run=of_run.run,
         guarantees={label: guarantee_texts(data) for label, data in this.best.items()},
         not_covered=not_covered(this.best, drawn="partition" in plots),
-        settings=results.settings,
+        settings=without_empty_sections(results.settings),
         origin=_rows(results.provenance),
     )
 
@@ -164,6 +164,16 @@ def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[
         "The checksums of the data, below and in `inputs.json`, which are computed from private data.",
         PRNG,
     ]
+
+
+def without_empty_sections(settings: str) -> str:
+    """Return the text of an experiment file without the headers of tables that have no keys.
+
+    >>> without_empty_sections("[protocol.grid]\\n\\n[sweep]\\nseeds = 5\\n\\n[evaluation.at]\\n")
+    '[sweep]\\nseeds = 5\\n'
+    """
+    kept = re.sub(r"^\[[^\[\]\n]+\]\n+(?=\[|\Z)", "", settings, flags=re.MULTILINE)
+    return re.sub(r"\n+\Z", "\n", kept)
 
 
 def as_drawn(figures: Mapping[str, Figure]) -> list[Drawn]:
