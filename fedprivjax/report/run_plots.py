@@ -191,6 +191,7 @@ def machine_epsilons(run: SavedRun | ReadyRun) -> Figure:
 def epsilon_spent(run: SavedRun | ReadyRun) -> Figure:
     """Plot ε of the first rounds of a run, as if it had ended there: of its worst and of its median machine.
 
+    There is one line for all machines if they are equal.
     The accountant is the run's. If participation is secret, every machine may take part in every round.
     """
     schedule, one = _plan(run).schedule, run.guarantee
@@ -214,9 +215,12 @@ def epsilon_spent(run: SavedRun | ReadyRun) -> Figure:
             f"guarantee must follow from the run's rounds to be drawn over them, got ε = {up(one.epsilon, 4)}"
         )
     figure, (axis,) = panelled(1, *SIZE)
-    for place, (name, line) in enumerate({"worst": values.max(axis=1), "median": np.median(values, axis=1)}.items()):
+    lines = {"worst machine": values.max(axis=1), "median machine": np.median(values, axis=1)}
+    if np.allclose(values.min(axis=1), values.max(axis=1), rtol=1e-9, atol=0):
+        lines = {"all machines": values.max(axis=1)}
+    for place, (name, line) in enumerate(lines.items()):
         points = np.append(0, ends), np.append(0, line)  # in between, the ε of the next point, which is larger
-        axis.plot(*points, label=f"{name} machine", drawstyle="steps-pre", **look(place), markevery=[-1])
+        axis.plot(*points, label=name, drawstyle="steps-pre", **look(place), markevery=[-1])
     axis.set(xlabel="round", ylabel=f"ε so far  (δ = {power_text(one.delta)}, {relations([one.terms])})", ylim=0)
     axis.set_title(f"ε = {up(one.epsilon, 4)} in {size.rounds} rounds")
     axis.grid(alpha=0.3)

@@ -153,7 +153,8 @@ def test_what_a_run_lacks_is_refused(run, tmp_path):
 
 def drawn(run) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rounds of the plot of ε over rounds, and ε of the worst and of the median machine."""
-    worst, median = fpj.plot(run, "epsilon").axes[0].lines
+    worst, *others = fpj.plot(run, "epsilon").axes[0].lines
+    (median,) = others or [worst]  # one line if all machines are equal
     return worst.get_xdata().astype(int), worst.get_ydata(), median.get_ydata()
 
 
@@ -194,6 +195,13 @@ def test_epsilon_over_rounds_is_that_of_a_shorter_plan(run, name):
         each = run.protocol.event(problem, first_rounds(run.plan, k)).guarantee(run.guarantee.delta)
         values = each.per_machine if each.mus is None else gdp.epsilon(each.per_machine, each.delta)
         assert (most, middle) == pytest.approx((values.max(), np.median(values)), rel=1e-9)
+
+
+def test_epsilon_over_rounds_of_equal_machines_is_one_line(run):
+    _, run = prepared(run, fpj.NoisyMinibatchSGD(**RECORDS), fpj.Uniform(12, 12))
+    (line,) = fpj.plot(run, "epsilon").axes[0].lines
+    assert line.get_label() == "all machines"
+    assert line.get_ydata()[-1] == pytest.approx(run.guarantee.epsilon, rel=1e-9)
 
 
 @pytest.mark.parametrize("trust", ["none", "server"])
