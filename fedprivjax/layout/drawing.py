@@ -250,11 +250,15 @@ def draw_curve(
         axis.vlines(along, low, high, color=color)
 
 
-def point_title(point: Point, fixed: Mapping[str, str] = {}) -> str:
+def point_title(point: Point, fixed: Mapping[str, str] = {}, chosen: Collection[str] = ()) -> str:
     """Return a panel's title: the panel's own point, and the values that are `fixed` in all panels.
 
-    >>> point_title({"per_round": 5}, {"mu": "2"})
-    'm = 5, μ = 2'
+    Args:
+        chosen: names of fixed settings with a range, of which each curve has one value.
+
+    >>> point_title({"per_round": 5}, {"mu": "2", "clip": "0.5 to 1"}, ["clip"])
+    'm = 5, μ = 2, clip chosen: 0.5 to 1'
     """
     texts = {**{name: f"{value:g}" for name, value in point.items()}, **fixed}
-    return ", ".join(f"{SYMBOLS.get(name, name)} = {text}" for name, text in texts.items())
+    signs = {name: " chosen:" if name in chosen else " =" for name in texts}
+    return ", ".join(f"{SYMBOLS.get(name, name)}{signs[name]} {text}" for name, text in texts.items())

@@ -229,7 +229,7 @@ def _panelled(
     figure, places = drawing.panelled(len(points), across=across if across > 1 else None)
     panelled: list[Panel] = list(zip(places, points, strict=True))
     for axis, point in panelled[::across]:
-        axis.set_title(drawing.point_title(point, this.fixed))
+        axis.set_title(drawing.point_title(point, this.fixed, this.chosen))
     return this, this.cells(metric), figure, panelled
 
 

@@ -153,6 +153,7 @@ class Summary:
         tuned: table of the points tuned on other data, or None.
         grids: datasets by label with the protocols' own grids, or None if they have none.
         fixed: settings that a figure does not draw, with their values as text.
+        chosen: those of `fixed` with several values, each chosen for a protocol and a point of the figure.
     """
 
     best: Mapping[str, xr.Dataset]
@@ -163,6 +164,7 @@ class Summary:
     tuned: Sheet | None = None
     grids: Mapping[str, xr.Dataset] | None = None
     fixed: Mapping[str, str] = field(default_factory=dict)
+    chosen: frozenset[str] = frozenset()
     _cells: dict[str, Cells] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -318,6 +320,7 @@ class Summary:
         cells, select = self.cells(metric), self.evaluation.select
         reduced: dict[str, xr.Dataset] = {}
         values: dict[str, list[float]] = {}
+        by_results: set[str] = set()
         for label, data in self.best.items():
             free = [name for name in axes_of(data) if name not in axes]
             given = {name: value for name, value in self.evaluation.at.items() if name in free}
@@ -329,6 +332,7 @@ class Summary:
                 runs = at(ranked.runs[label], {**middle, **given})
                 runs = runs.mean(vector_axes(runs, data))
                 one = at_best(one, chosen, runs, ranked.metric.name, ranked.metric.better) if chosen else one
+                by_results.update(chosen)
                 for name in free:
                     own = one[f"best_{name}" if name in chosen else name]
                     values.setdefault(name, []).extend(own.values.ravel().tolist())
@@ -338,7 +342,8 @@ class Summary:
             delta = next(iter(self.best.values())).attrs["delta"]
             low, high = (up(target_epsilon("mu", pick(values["mu"]), delta), 4) for pick in (min, max))
             fixed["mu"] += f" (ε = {low if low == high else f'{low} to {high}'})"
-        return replace(self, best=reduced, fixed=fixed)
+        several = frozenset(name for name in by_results if len(set(values[name])) > 1)
+        return replace(self, best=reduced, fixed=fixed, chosen=several)
 
 
 def summary(experiment: Experiment, best: Mapping[str, xr.Dataset]) -> Summary:
