@@ -1,5 +1,6 @@
 """Heat maps of a grid: a metric over two swept settings of the methods, or over one and the privacy level."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import matplotlib
@@ -8,6 +9,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import Normal, Stroke
 
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
@@ -27,7 +29,8 @@ TURNED = 28  # number of characters of all labels along an axis above which they
 MAPS = 12  # largest number of maps with one for each privacy level; otherwise there is one for the middle level
 ACROSS = 2  # panels per row, since a phone's page is narrow
 GRID_NEEDS = f"two swept settings of methods of at least {LEAST} values, or one and several privacy levels,"
-FRAME = "#d1242f"
+FRAME, UNDER = "#d1242f", "#fdfdfd"  # colours of a frame and of the wider line below it, on light and dark cells
+EDGE = "(edge)"
 COLOURS = "cividis"  # monotone in lightness, also for colour-blind readers
 
 
@@ -88,7 +91,7 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     width = figure.get_figwidth() / min(len(panels), ACROSS)
     for axis, (label, point), mean, each in zip(maps, panels, means, runs, strict=True):
         _draw(axis, mean, cells, limits, drawn.best[label].attrs["delta"])
-        title = [label, drawing.point_title(point, drawn.fixed)]
+        title = [label, drawing.point_title(point, drawn.fixed, drawn.chosen)]
         if by_level:
             _mark_rows(axis, mean, each, cells.metric)
             best = [f"best {axes[0]}{CHOSEN} of each row at its right"]
@@ -102,11 +105,19 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     words, place = f"{cells.words}, mean over {this.over}", {"location": "bottom", "aspect": 7 * figure.get_figwidth()}
     bar = figure.colorbar(maps[0].collections[0], ax=maps, label=words, **place)
     figure.set_figheight(figure.get_figheight() + 0.5)
-    marks = "dotted: mean within the interval of the best; (edge): end of the grid"
-    figure.supxlabel(f"{CHOSEN_NOTE};\n{marks}", fontsize="small")
+    figure.supxlabel(";\n".join(filter(None, [CHOSEN_NOTE, _marks_text(maps)])), fontsize="small")
     if cells.metric.unit == "%":
         drawing.percent_ticks(bar.ax.xaxis)
     return figure
+
+
+def _marks_text(maps: Sequence[Axes]) -> str:
+    """Return the explanation of the marks that occur in the maps, or an empty text if none does."""
+    dotted = any(frame.get_linestyle() == ":" for axis in maps for frame in axis.patches)
+    texts = [text for axis in maps for text in (axis.get_title(), *(each.get_text() for each in axis.texts))]
+    edge = any(EDGE in text for text in texts)
+    marks = ["dotted: mean within the interval of the best"] * dotted + [f"{EDGE}: end of the grid"] * edge
+    return "; ".join(marks)
 
 
 def _values_at(mean: xr.DataArray, cell: dict[str, int]) -> dict[str, float]:
@@ -116,7 +127,7 @@ def _values_at(mean: xr.DataArray, cell: dict[str, int]) -> dict[str, float]:
 
 def _edge(mean: xr.DataArray, name: str, place: int) -> str:
     """Return the mark of the smallest and the largest value of a setting."""
-    return " (edge)" if place in (0, mean.sizes[name] - 1) else ""
+    return f" {EDGE}" if place in (0, mean.sizes[name] - 1) else ""
 
 
 def _best_text(mean: xr.DataArray, cell: dict[str, int], metric: Metric) -> list[str]:
@@ -205,7 +216,10 @@ def _mark(axis: Axes, runs: xr.DataArray, metric: Metric, first: int = 0) -> dic
     for (row, column), good in np.ndenumerate(as_good(mean, mean[best], half[best], metric)):
         if (row, column) == best or good:
             line = {"ls": "-", "lw": 2.5} if (row, column) == best else {"ls": ":", "lw": 1.5}
-            axis.add_patch(Rectangle((column + 0.05, first + row + 0.05), 0.9, 0.9, fill=False, ec=FRAME, **line))
+            frame = Rectangle((column + 0.05, first + row + 0.05), 0.9, 0.9, fill=False, ec=FRAME, **line)
+            solid = {"dash_offset": 0, "dash_list": None}
+            frame.set_path_effects([Stroke(linewidth=line["lw"] + 1.5, foreground=UNDER, dashes=solid), Normal()])
+            axis.add_patch(frame)
     return {str(name): place for name, place in zip(runs.dims[:2], best, strict=True)}
 
 

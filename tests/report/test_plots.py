@@ -142,6 +142,10 @@ def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
         assert f"step_scale = {AXES['step_scale'][row]:g}{' (edge)' * (row in (0, 2))}" in words
         assert any(word.endswith(f"clip = {2**column}{' (edge)' * (column in (0, 4))}") for word in words)
     assert figure.get_supxlabel().startswith(CHOSEN_NOTE)
+    texts = " ".join([axis.get_title() for axis in figure.axes])
+    assert ("(edge)" in figure.get_supxlabel()) == ("(edge)" in texts)
+    dotted = any(one.get_linestyle() == ":" for axis in figure.axes for one in axis.patches)
+    assert ("dotted" in figure.get_supxlabel()) == dotted
     small = Summary({"ours": data.isel(clip=[0, 1], mu=[0])})
     assert not any("grid" in each for each in plots.all_plots(small))
     wanted = "must have two swept settings of methods of at least 3 values, or one and several privacy levels, to be"
@@ -229,7 +233,7 @@ def test_a_grid_is_drawn_like_its_best_points_and_whole_as_a_heat_map():
         one, other = (draw(this, "test_accuracy").axes[0].lines[0] for this in (whole, best))
         np.testing.assert_array_equal(one.get_ydata(), other.get_ydata())
     low, high = chosen["best_clip"].values.min(), chosen["best_clip"].values.max()
-    assert f"clip = {low:g} to {high:g}" in plots.metric_against_epsilon(whole).axes[0].get_title()
+    assert f"clip chosen: {low:g} to {high:g}" in plots.metric_against_epsilon(whole).axes[0].get_title()
     maps = [metric_over_grid(this).axes for this in (whole, best)]
     assert [axis.get_title() for axis in maps[0]] == [axis.get_title() for axis in maps[1]]
     assert "test_accuracy_over_grid" in plots.all_plots(best)
