@@ -84,11 +84,11 @@ def full_bound(
             `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t the query point of the round.
         smoothness: L, smoothness of one record's loss.
         optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.
-        deviation: σ̃, root mean squared L2 distance of an increment to its mean over records. If it is unknown, give S,
+        deviation: σ˜, root mean squared L2 distance of an increment to its mean over records. If it is unknown, give S,
             which is at least as large. The default 0 omits the error due to sampled records.
 
     Returns:
-        `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ̃/√(TM)]`, where C is M with a trusted server and √M without one.
+        `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ˜/√(TM)]`, where C is M with a trusted server and √M without one.
 
     Source: Reshef & Levy 2024, trusted and untrusted server.
 
@@ -125,7 +125,7 @@ def anytime_bound(
     The query point x_t is the mean of the iterates w_1, …, w_t with the weights 1, …, t. The output is x_T. All
     machines' records must have the same distribution.
 
-    With the symbols of the arguments and `e_t = σ̃·√(t/m)`, which bounds the error of q_t due to sampled records, the
+    With the symbols of the arguments and `e_t = σ˜·√(t/m)`, which bounds the error of q_t due to sampled records, the
     bound is
 
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            if `fresh`
@@ -137,7 +137,7 @@ def anytime_bound(
         per_round: m, number of machines in a round.
         radius: R, radius of a ball that contains the iterates.
         lipschitz: G, Lipschitz constant of the loss.
-        deviation: σ̃, root mean squared L2 distance of an increment to its mean. If it is unknown, give a bound on the
+        deviation: σ˜, root mean squared L2 distance of an increment to its mean. If it is unknown, give a bound on the
             norm of increments, such as `increment_bound`, which is at least as large.
         noise: z_t, root mean squared L2 norm of the noise in q_t; one number, or one per round, shape [rounds].
         fresh: True if the noise in q_t is independent of the noise in earlier rounds. This is so with a trusted server.

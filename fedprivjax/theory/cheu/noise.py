@@ -103,9 +103,9 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
     Returns:
         `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`. If `users` is given, p is `90c/(⌊180c⌋ + 1)` with
 
-        * `c = g²·ln(2(d+1)/δ)/(n·ε̂²)`;
+        * `c = g²·ln(2(d+1)/δ)/(n·εˆ²)`;
         * `g = ⌈max(2√n, √d, 4)⌉`, the number of rounding levels;
-        * `ε̂ = ε/(18·√ln((d+1)/δ))`, the ε of one coordinate.
+        * `εˆ = ε/(18·√ln((d+1)/δ))`, the ε of one coordinate.
 
     Raises:
         Refusal: if ε > 15 or δ ≥ 1/2, which the theorem excludes.

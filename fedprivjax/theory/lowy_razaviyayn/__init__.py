@@ -8,8 +8,9 @@ of machine i, and likewise for the smoothness and the strong convexity.
 
 Symbols of the paper: N is `machines`, M `per_round`, n `records`, R `rounds`, K `batch`, d `dimension`, D `diameter` (a
 bound on the distance from the start to the optimum), L `lipschitz`, β `smoothness`, μ `strong_convexity`, φ
-`deviation`, υ² `diversity`, Δ `gap` (excess loss at the start) and ξ `load` (noise variance divided by 256RL²). M̃ and
-ξ̃ replace M and ξ if machines differ or their number is random, see `average_or_max`.
+`deviation`, υ² `diversity`, Δ `gap` (excess loss at the start) and ξ `load` (noise variance divided by 256RL²). M˜ and
+ξ˜ replace M and ξ if machines differ or their number is random, see `average_or_max`. A tilde or a hat after a letter,
+as in ξ˜ or Φˆ, is above the letter in the paper.
 """
 
 import lazy_loader

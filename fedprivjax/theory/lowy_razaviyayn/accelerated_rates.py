@@ -1,7 +1,7 @@
 """Rounds and rates of Algorithm 2 on the empirical loss, smooth (Theorem E.1) and by envelopes (Theorem 2.4).
 
-The rates have constant 1 and, with `bare_load`, no logarithms. `per_round` is M̃ and `load` is ξ̃, as for Algorithm 1.
-`spread` is Φ̂², the mean squared distance of all records' gradients to the empirical gradient. It is at most L², and 0
+The rates have constant 1 and, with `bare_load`, no logarithms. `per_round` is M˜ and `load` is ξ˜, as for Algorithm 1.
+`spread` is Φˆ², the mean squared distance of all records' gradients to the empirical gradient. It is at most L², and 0
 for full batches. The formal theorems omit the batch K from the second term of the rounds, as does `formal=True`.
 """
 
@@ -23,19 +23,19 @@ def accelerated_rounds(
 
     It is the smallest integer R with
 
-        R ≥ max{√(βD√M̃/(L√(dξ̃))), Φ̂²/(dL²ξ̃K)}
+        R ≥ max{√(βD√M˜/(L√(dξ˜))), Φˆ²/(dL²ξ˜K)}
 
-    After these rounds, the excess empirical loss is of the order `LD√(dξ̃/M̃)` (`empirical_rate`).
+    After these rounds, the excess empirical loss is of the order `LD√(dξ˜/M˜)` (`empirical_rate`).
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+        problem: constants M˜ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
         smoothness: β, smoothness of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ̃.
-        spread: Φ̂², mean squared distance of all records' gradients to their mean.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, give a function from that number to ξ˜.
+        spread: Φˆ², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
-        formal: True uses `Φ̂²/(dL²ξ̃)` instead of `Φ̂²/(dL²ξ̃K)`, as the formal statement of the theorem does.
+        formal: True uses `Φˆ²/(dL²ξ˜)` instead of `Φˆ²/(dL²ξ˜K)`, as the formal statement of the theorem does.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1.
 
@@ -64,20 +64,20 @@ def accelerated_strong_rounds(
 
     It is the smallest integer R with
 
-        R ≥ max{√(β/μ)·ln(ΔμM̃/(dL²ξ̃)), Φ̂²/(dL²ξ̃K)}
+        R ≥ max{√(β/μ)·ln(ΔμM˜/(dL²ξ˜)), Φˆ²/(dL²ξ˜K)}
 
-    After these rounds, the excess empirical loss is of the order `(L²/μ)·dξ̃/M̃` (`empirical_strong_rate`).
+    After these rounds, the excess empirical loss is of the order `(L²/μ)·dξ˜/M˜` (`empirical_strong_rate`).
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
+        problem: constants M˜ (machines in a round), d (parameters) and L (Lipschitz constant).
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start, such as L times the distance to the optimum.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ̃.
-        spread: Φ̂², mean squared distance of all records' gradients to their mean.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, give a function from that number to ξ˜.
+        spread: Φˆ², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
-        formal: True uses `Φ̂²/(dL²ξ̃)` instead of `Φ̂²/(dL²ξ̃K)`, as the formal statement of the theorem does.
+        formal: True uses `Φˆ²/(dL²ξ˜)` instead of `Φˆ²/(dL²ξ˜K)`, as the formal statement of the theorem does.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -101,16 +101,16 @@ def accelerated_rate(
     """Excess empirical loss of accelerated SGD after R rounds for a smooth convex loss, up to a constant.
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+        problem: constants M˜ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
         rounds: R, number of rounds.
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
-        spread: Φ̂², mean squared distance of all records' gradients to their mean.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
+        spread: Φˆ², mean squared distance of all records' gradients to their mean.
 
     Returns:
-        `βD²/R² + DΦ̂/√(M̃KR) + LD√(dξ̃/M̃)`.
+        `βD²/R² + DΦˆ/√(M˜KR) + LD√(dξ˜/M˜)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.1, whose equation (30) prints a stray "+ ]".
 
@@ -139,17 +139,17 @@ def accelerated_strong_rate(
     """Excess empirical loss of accelerated SGD after R rounds for a smooth strongly convex loss, up to a constant.
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
+        problem: constants M˜ (machines in a round), d (parameters) and L (Lipschitz constant).
         rounds: R, number of rounds.
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
-        spread: Φ̂², mean squared distance of all records' gradients to their mean.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
+        spread: Φˆ², mean squared distance of all records' gradients to their mean.
 
     Returns:
-        `Δ·exp(−√(μ/β)·R) + Φ̂²/(μM̃KR) + L²dξ̃/(μM̃)`.
+        `Δ·exp(−√(μ/β)·R) + Φˆ²/(μM˜KR) + L²dξ˜/(μM˜)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -172,12 +172,12 @@ def empirical_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     `nonsmooth_accelerated_rounds`.
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+        problem: constants M˜ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `LD√(dξ̃/M̃)`.
+        `LD√(dξ˜/M˜)`.
 
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
@@ -196,12 +196,12 @@ def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayL
     `nonsmooth_accelerated_strong_rounds`.
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
+        problem: constants M˜ (machines in a round), d (parameters) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `(L²/μ)·dξ̃/M̃`.
+        `(L²/μ)·dξ˜/M˜`.
 
     Source: Lowy & Razaviyayn 2023, Theorems E.1 and 2.4.
 
@@ -219,12 +219,12 @@ def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLik
     The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
+        problem: constants M˜ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive.
 
     Returns:
-        `L√M̃/(D√(dξ̃))`.
+        `L√M˜/(D√(dξ˜))`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -244,12 +244,12 @@ def accelerated_envelope_strong_smoothness(
     The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
-        problem: constants M̃ (machines in a round) and d (parameters).
+        problem: constants M˜ (machines in a round) and d (parameters).
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive.
 
     Returns:
-        `μM̃/(dξ̃)`.
+        `μM˜/(dξ˜)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -268,18 +268,18 @@ def nonsmooth_accelerated_rounds(
 
     It is the smallest integer R with
 
-        R ≥ max{√(M̃/(dξ̃)), 1/(dξ̃K)}
+        R ≥ max{√(M˜/(dξ˜)), 1/(dξ˜K)}
 
-    After these rounds, the excess empirical loss is of the order `LD√(dξ̃/M̃)`, for the Lipschitz constant L and the
+    After these rounds, the excess empirical loss is of the order `LD√(dξ˜/M˜)`, for the Lipschitz constant L and the
     distance D from the start to the optimum (`empirical_rate`).
 
     Args:
-        problem: constants M̃ (machines in a round) and d (parameters).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ̃.
+        problem: constants M˜ (machines in a round) and d (parameters).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, give a function from that number to ξ˜.
         batch: K, number of records in a batch.
-        sampled: False leaves out `1/(dξ̃K)`, for batches of all records.
-        formal: True uses `1/(dξ̃)` instead of `1/(dξ̃K)`, as the formal statement of the theorem does.
+        sampled: False leaves out `1/(dξ˜K)`, for batches of all records.
+        formal: True uses `1/(dξ˜)` instead of `1/(dξ˜K)`, as the formal statement of the theorem does.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -305,19 +305,19 @@ def nonsmooth_accelerated_strong_rounds(
 
     It is the smallest integer R with
 
-        R ≥ max{√(M̃/(dξ̃))·ln(ΔμM̃/(dL²ξ̃)), 1/(dξ̃K)}
+        R ≥ max{√(M˜/(dξ˜))·ln(ΔμM˜/(dL²ξ˜)), 1/(dξ˜K)}
 
-    After these rounds, the excess empirical loss is of the order `(L²/μ)·dξ̃/M̃` (`empirical_strong_rate`).
+    After these rounds, the excess empirical loss is of the order `(L²/μ)·dξ˜/M˜` (`empirical_strong_rate`).
 
     Args:
-        problem: constants M̃ (machines in a round), d (parameters) and L (Lipschitz constant).
+        problem: constants M˜ (machines in a round), d (parameters) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ̃.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, give a function from that number to ξ˜.
         batch: K, number of records in a batch.
-        sampled: False leaves out `1/(dξ̃K)`, for batches of all records.
-        formal: True uses `1/(dξ̃)` instead of `1/(dξ̃K)`, as the formal statement of the theorem does.
+        sampled: False leaves out `1/(dξ˜K)`, for batches of all records.
+        formal: True uses `1/(dξ˜)` instead of `1/(dξ˜K)`, as the formal statement of the theorem does.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -341,8 +341,8 @@ def _rounds(
     """Return the fewest rounds R that the optimisation needs, and after which noise exceeds sampling errors.
 
     Args:
-        steps: rounds of the optimisation, as a function of 1/(dξ̃).
-        relative: Φ̂²/L².
+        steps: rounds of the optimisation, as a function of 1/(dξ˜).
+        relative: Φˆ²/L².
     """
     counts(batch=batch)
     relative = relative if formal else relative / batch

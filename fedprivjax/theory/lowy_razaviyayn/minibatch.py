@@ -1,7 +1,7 @@
 """Algorithm 1 for convex losses, noisy minibatch SGD: variance, steps, rounds, bounds (Theorem 2.1).
 
-`per_round` is M̃ and `load` is ξ̃: the pair that `average_or_max` chooses, or the machines of a round and the load if all
-machines are identical. L, β, μ and n are those of the worst machine. Functions that return a number of rounds also
+`per_round` is M˜ and `load` is ξ˜: the pair that `average_or_max` chooses, or the machines of a round and the load if
+all machines are identical. L, β, μ and n are those of the worst machine. Functions that return a number of rounds also
 accept a load that is a function of the rounds, since ξ contains a logarithm of R.
 
 The variance of the server's mean gradient has three parts: the sampled records of a machine, the sampled machines of a
@@ -167,7 +167,7 @@ def empirical_variance(
     A random number m of all N machines takes part in a round. Let `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`.
 
     Args:
-        spread: Φ̂², mean squared distance of all records' gradients to the empirical gradient.
+        spread: Φˆ², mean squared distance of all records' gradients to the empirical gradient.
         batch: K, number of records in a batch.
         noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
         dimension: d, number of parameters.
@@ -180,7 +180,7 @@ def empirical_variance(
     Returns:
         A `Variance` with the fields
 
-        * `sampling = Φ̂²/(MK)`;
+        * `sampling = Φˆ²/(MK)`;
         * `clients = (1 − (M−1)/(N−1))·υ²/M`, or 0 if N = 1;
         * `noise = d·min{Σ²/M′, σ²_max/M}`. Here Σ² is `√E[ā_m²]`, where ā_m is the mean of the m largest σ_i², and
           σ²_max is the largest σ_i².
@@ -241,16 +241,16 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
     """Step size of minibatch SGD for a convex loss, if the output is the mean of the iterates.
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         rounds: R, number of rounds.
         smoothness: β, smoothness of the loss. With 0, the upper limit 1/(4β) of the step size is infinite.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); 0 for no privacy.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); 0 for no privacy.
 
     Returns:
-        `η = min{1/(4β), (D√M̃/(LR))·min{√n, 1/√(dξ̃)}}`.
+        `η = min{1/(4β), (D√M˜/(LR))·min{√n, 1/√(dξ˜)}}`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.1. The paper prints a square root in the definition of M̃. The paper's
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1. The paper prints a square root in the definition of M˜. The paper's
     formulas are right without this root, as here.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
@@ -268,16 +268,16 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
     After these rounds, `minibatch_bound` bounds the excess population loss.
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ̃. With `bare_load`, the result is the paper's
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, give a function from that number to ξ˜. With `bare_load`, the result is the paper's
             informal number of rounds, without logarithms.
 
     Returns:
-        The smallest integer R with `R ≥ max{(βD√M̃/L)·√p, p/K}` and `p = min{n, 1/(dξ̃)}`.
+        The smallest integer R with `R ≥ max{(βD√M˜/L)·√p, p/K}` and `p = min{n, 1/(dξ˜)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 
@@ -305,12 +305,12 @@ def minibatch_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     The bound holds for the step size `minibatch_step` and the number of rounds `minibatch_rounds`.
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `272·(LD/√M̃)·max{1/√n, √(dξ̃)}`.
+        `272·(LD/√M˜)·max{1/√n, √(dξ˜)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.
 

@@ -210,21 +210,21 @@ def strong_rounds(
 ) -> int:
     """Number of rounds of minibatch SGD for a smooth strongly convex loss.
 
-    After these rounds, the excess population loss is of the order `(L²/(μM̃))·(1/n + dξ̃)` (`strong_rate`).
+    After these rounds, the excess population loss is of the order `(L²/(μM˜))·(1/n + dξ˜)` (`strong_rate`).
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
-            the number of rounds, give a function from that number to ξ̃.
-        formal: True uses 1/(dξ̃) instead of the number p/K in the formula below, as the formal statement of the theorem
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
+            the number of rounds, give a function from that number to ξ˜.
+        formal: True uses 1/(dξ˜) instead of the number p/K in the formula below, as the formal statement of the theorem
             does. It may give more rounds than needed.
 
     Returns:
-        The smallest integer R with `R ≥ max{(8β/μ)·ln(βD²μM̃/(dL²ξ̃)), p/K}` and `p = min{n, 1/(dξ̃)}`.
+        The smallest integer R with `R ≥ max{(8β/μ)·ln(βD²μM˜/(dL²ξ˜)), p/K}` and `p = min{n, 1/(dξ˜)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2, informal and formal statement.
 
@@ -249,13 +249,13 @@ def strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayLike, load:
     """Excess population loss of minibatch SGD for a strongly convex loss, up to a constant and logarithms.
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters) and L (Lipschitz
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters) and L (Lipschitz
             constant).
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `(L²/(μM̃))·(1/n + dξ̃)`.
+        `(L²/(μM˜))·(1/n + dξ˜)`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2.
 

@@ -22,12 +22,12 @@ def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `(L√M̃/D)·min{√n, 1/√(dξ̃)}`.
+        `(L√M˜/D)·min{√n, 1/√(dξ˜)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -44,12 +44,12 @@ def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: A
     The envelope is a smooth lower approximation of the loss, which need not be smooth.
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
+        problem: constants n (records of a machine), M˜ (machines in a round) and d (parameters).
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `μM̃·min{n, 1/(dξ̃)}`.
+        `μM˜·min{n, 1/(dξ˜)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -86,12 +86,12 @@ def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
     After these rounds, `nonsmooth_bound` bounds the excess population loss.
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round) and d (parameters).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ̃.
+        problem: constants n (records of a machine), M˜ (machines in a round) and d (parameters).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
+            number of rounds, give a function from that number to ξ˜.
 
     Returns:
-        The smallest integer R with `R ≥ M̃·min{n, 1/(dξ̃)}`.
+        The smallest integer R with `R ≥ M˜·min{n, 1/(dξ˜)}`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -109,12 +109,12 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     SGD runs on a Moreau envelope (`envelope_smoothness`), a smooth lower approximation of the loss.
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`).
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `545·(LD/√M̃)·max{1/√n, √(dξ̃)}`. This is the paper's bound. The factor 545 could be halved: the paper takes 2L
+        `545·(LD/√M˜)·max{1/√n, √(dξ˜)}`. This is the paper's bound. The factor 545 could be halved: the paper takes 2L
         as the Lipschitz constant of the envelope, and L suffices.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
@@ -129,17 +129,17 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: float, load: Load) -> int:
     """Number of rounds of minibatch SGD for a strongly convex loss that need not be smooth.
 
-    After these rounds, the excess population loss is of the order `(L²/(μM̃))·(1/n + dξ̃)` (`strong_rate`).
+    After these rounds, the excess population loss is of the order `(L²/(μM˜))·(1/n + dξ˜)` (`strong_rate`).
 
     Args:
-        problem: constants n (records of a machine), M̃ (machines in a round), d (parameters), D (distance from the
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ̃, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
-            the number of rounds, give a function from that number to ξ̃.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
+            the number of rounds, give a function from that number to ξ˜.
 
     Returns:
-        The smallest integer R with `R ≥ max{8M̃p·ln(bD²μM̃/(dL²ξ̃)), 1/(dξ̃)}`, `p = min{n, 1/(dξ̃)}` and `b = μM̃p`.
+        The smallest integer R with `R ≥ max{8M˜p·ln(bD²μM˜/(dL²ξ˜)), 1/(dξ˜)}`, `p = min{n, 1/(dξ˜)}` and `b = μM˜p`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 

@@ -37,8 +37,8 @@ class ProblemConstants:
     Attributes:
         records: n, number of records of one machine; the fewest if machines differ.
         per_round: M, number of machines in a round. If it is random, give its harmonic mean (`harmonic_machines`).
-            Functions that write M̃ instead of M also hold for machines with different privacy loads. For such machines,
-            give M̃ = `average_or_max(loads, pmf).per_round`. For equal loads, M̃ is M.
+            Functions that write M˜ instead of M also hold for machines with different privacy loads. For such machines,
+            give M˜ = `average_or_max(loads, pmf).per_round`. For equal loads, M˜ is M.
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.

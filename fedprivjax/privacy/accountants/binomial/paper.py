@@ -4,7 +4,7 @@ The message has fixed-point levels and trials of noise. The accounting gives par
 noise, and its conditions.
 
 With c = g²·ln(2/δ)/(ε²n), a user adds Binomial(q, p), q = ⌊180c⌋ + 1 and p = 90c/q. In total m·p = 90·g²·ln(2/δ)/ε².
-For vectors each coordinate has `δ̂ = δ/(d+1)` and `ε̂ = ε/(18·√ln(1/δ̂))`. The smallest q gives p near 1/2, and half
+For vectors each coordinate has `δˆ = δ/(d+1)` and `εˆ = ε/(18·√ln(1/δˆ))`. The smallest q gives p near 1/2, and half
 the variance of a large q.
 
 At equal (ε, δ) the standard deviation is 5 to 7 times that of exact accounting for a scalar, and hundreds of times that
@@ -101,7 +101,7 @@ def paper_vector(epsilon: float, delta: float, users: int, dimension: int, level
     """Return Theorem 3.2's parameters for one coordinate of a sum of vectors over n users.
 
     Raises:
-        ValueError: if ε > 15, δ ≥ 1/2, or g is below √n, √d or ε̂/2.57.
+        ValueError: if ε > 15, δ ≥ 1/2, or g is below √n, √d or εˆ/2.57.
 
     >>> paper_vector(1.0, 1e-6, users=1000, dimension=10, levels=64).trials
     65479717
@@ -115,7 +115,7 @@ def paper_vector(epsilon: float, delta: float, users: int, dimension: int, level
 
 
 def coordinate_budget(epsilon: float, delta: float, dimension: int) -> Budget:
-    """Return the budget of one of d coordinates in Theorem 3.2: `δ̂ = δ/(d+1)`, `ε̂ = ε/(18·√ln(1/δ̂))`.
+    """Return the budget of one of d coordinates in Theorem 3.2: `δˆ = δ/(d+1)`, `εˆ = ε/(18·√ln(1/δˆ))`.
 
     >>> round(1 / coordinate_budget(1.0, 1e-6, 10).epsilon, 1)
     72.5
