@@ -14,7 +14,6 @@ from fedprivjax.datasets import DATASETS
 from fedprivjax.disk_cache import digest
 from fedprivjax.engine.fingerprint import UNSALTED
 from fedprivjax.engine.metric import Metric
-from fedprivjax.experiment import to_mapping
 from fedprivjax.experiment.results import Results
 from fedprivjax.layout.wording import Point, guarantees_in, of_axes, points_of
 from fedprivjax.privacy.relations import RELATIONS
@@ -146,13 +145,15 @@ def leaderboard_rows(results: Results) -> tuple[list[Row], list[str]]:
 def federation(results: Results) -> str:
     """Return a digest of the federation: data, their partition, loss, model and participation, without the rounds.
 
-    Methods are comparable if their federations are equal. Constraint sets belong to the methods.
+    Methods are comparable if their federations are equal. Constraint sets belong to the methods. Only keys that differ
+    from their defaults count, so that a key of a later version does not change the digest.
     """
-    raw = to_mapping(results.spec)
-    problem = {key: value for key, value in raw["problem"].items() if key not in OF_METHODS}
+    given: dict[str, Any] = {"exclude_defaults": True, "exclude_none": True}
+    spec = results.spec
+    problem = spec.problem.model_dump(exclude=set(OF_METHODS), **given)
     if problem["dataset"] not in DATASETS:
         problem["dataset"] = checksums(results.datasets)
-    participation = {key: value for key, value in raw["participation"].items() if key != "rounds"}
+    participation = {"kind": spec.participation.kind, **spec.participation.model_dump(exclude={"rounds"}, **given)}
     return digest(_sorted(problem), _sorted(participation))[:12]
 
 

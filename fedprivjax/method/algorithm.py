@@ -34,8 +34,8 @@ class Public(NamedTuple):
         smoothness: the problem's Lipschitz constant of a record's gradient.
         machines: number of machines of the federation. In `LocalAlgorithm.own`, it may be 1 instead.
         key: random key for random choices, such as random initial parameters in `init`. In `LocalAlgorithm.own`, it is
-            the same key in every run, but may be None if the algorithm defines `hold`. Functions that only read facts
-            on the host, such as `check` and `bound`, receive None.
+            the same key in every run. Functions that only read facts on the host, such as `check` and `bound`, receive
+            None.
     """
 
     start: Any

@@ -28,6 +28,7 @@ from fedprivjax.privacy.events import Event
 from fedprivjax.privacy.target import Target
 from fedprivjax.privacy.terms import Assumption
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.random_keys import random_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class WorkRounds(WorkProgram):
             bound if self.privacy.clip is None and bound < inf else None,
             float(plan.schedule.divisor) if self.privacy.reads_cohort_size else None,
             None,
-            planned.own(public) if holds_part(planned) else None,
+            planned.own(Public.of(problem, 1, random_key(0))) if holds_part(planned) else None,
             None if planned is algorithm else planned,
             len(points_of(first)),
             is_plain(first),

@@ -1,17 +1,20 @@
 """`leaderboard`: rows of results, refused rows, joining, and damaged files."""
 
 import json
+import shlex
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import fedprivjax as fpj
 from fedprivjax import Refusal, experiment
+from fedprivjax.cli.console import changes_of
 from fedprivjax.engine.metrics import known
 from fedprivjax.experiment import folder
 from fedprivjax.experiment.run import run
 from fedprivjax.leaderboards.leaderboard import Leaderboard, entries
-from fedprivjax.leaderboards.rows import FIELDS, faults
+from fedprivjax.leaderboards.rows import FIELDS, faults, federation
 
 RISK = known("excess_risk")
 SOURCE = {"experiment": "small", "command": "fedprivjax run small"}
@@ -51,7 +54,7 @@ def test_rows_have_the_numbers_of_the_tables(results, board):
     sheet = fpj.table(results, "excess_risk").sheets[0].frame
     assert len(board.rows) == 4
     for row in board.rows:
-        expected = frame.loc[(row["target_epsilon"], row["method"])]
+        expected = frame.loc[(row["target_epsilon"], row["method"]), ["mean", "half_width", "realised_epsilon"]]
         np.testing.assert_allclose(
             [row["mean"], row["half_width"], row["epsilon"]], expected.to_numpy(float), rtol=1e-7, atol=0
         )
@@ -245,3 +248,12 @@ def test_the_bundled_rows_can_enter_and_are_of_committed_code():
     assert bundled.to_json() == file.read_text(encoding="utf-8")
     assert {row["experiment"] for row in bundled.rows} <= set(experiment.bundled())
     assert all(row["commit"] and not row["commit"].endswith("+") for row in bundled.rows)
+
+
+def test_the_bundled_rows_have_the_federation_of_their_command():
+    rows = {row["command"]: row["federation"] for row in fpj.leaderboard().rows}
+    assert len(rows) > 10
+    for command, stated in rows.items():
+        _, _, name, *changes = shlex.split(command)
+        spec = experiment.load(name, changes_of(changes[1::2]))
+        assert federation(SimpleNamespace(spec=spec, datasets={})) == stated, command

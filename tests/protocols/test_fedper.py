@@ -3,6 +3,7 @@
 from functools import cache
 from itertools import product
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -259,3 +260,17 @@ def ambiguous():
 def test_invalid_settings(make, message):
     with pytest.raises(Refusal, match=message):
         make()
+
+
+def test_heads_may_start_at_random():
+    """`own` receives a key wherever the states are made."""
+
+    @struct.dataclass
+    class RandomHeads(FedPer):
+        def own(self, public):
+            head = super().own(public)
+            return jax.tree.map(lambda leaf: jax.random.normal(public.key, leaf.shape), head)
+
+    made = method(RandomHeads(head="out"))
+    found = fpj.simulate(made, problem(), fpj.Full(MACHINES), rounds=2, seed=1)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.params))
