@@ -184,15 +184,27 @@ def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: typ
         if all(each.kind is not each.VAR_KEYWORD for each in known.values()):
             for option in options:
                 require_choice(f"option of {what} {path}", option, known)
-        try:
-            inspect.signature(found).bind(**options)
-        except TypeError as error:
-            raise Refusal(f"{what} {path!r} must be given its options in its table, got {error}") from None
+        require_call(found, f"{what} {path!r} must be given its options in its table, got", **options)
         with named_errors(what, path):
             one = found(**options)
     if not isinstance(one, kind):
         raise Refusal(f"{what} {path!r} must be a {kind.__name__}, got {one!r}")
     return one
+
+
+def require_call(found: Callable[..., Any], wanted: str, /, *values: Any, **options: Any) -> None:
+    """Raise Refusal, a message `wanted` that ends with the reason, unless a callable takes these arguments.
+
+    >>> require_call(len, "a length must have one argument, got", [1], [2])
+    Traceback (most recent call last):
+    fedprivjax.Refusal: a length must have one argument, got too many positional arguments
+    """
+    try:
+        inspect.signature(found).bind(*values, **options)
+    except TypeError as error:
+        raise Refusal(f"{wanted} {error}") from None
+    except ValueError:  # some functions of C extensions have no signature
+        pass
 
 
 @contextmanager
@@ -332,10 +344,5 @@ def callback_of(path: str, context: Mapping[str, Path | Any] | None) -> Callback
     found = resolve("callback", path, {}, context)
     if not callable(found):
         raise Refusal(f"{wanted}, got {found!r}")
-    try:
-        inspect.signature(found).bind({}, 0, {})
-    except TypeError as error:
-        raise Refusal(f"{wanted}, got one with {error}") from None
-    except ValueError:  # some functions of C extensions have no signature
-        pass
+    require_call(found, f"{wanted}, got one with", {}, 0, {})
     return Callback(path, found)

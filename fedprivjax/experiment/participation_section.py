@@ -1,13 +1,13 @@
 """`[participation]`: the keys of each kind, and the scheme that they describe."""
 
-import inspect
 from collections.abc import Mapping
+from inspect import isclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.experiment.names import named_errors, resolve, taken_by
+from fedprivjax.experiment.names import named_errors, require_call, resolve, taken_by
 from fedprivjax.experiment.section import THEORY, Imported, Reflected, Settings, arguments, refuse, sections
 from fedprivjax.plan.participation import SCHEMES, Buffered, Cohorts, Delays, Dropouts, Participation, Timed
 
@@ -127,21 +127,19 @@ class Own(Imported):
 
     def scheme(self, machines: int, per_round: Any) -> Participation:
         """Return the custom scheme."""
-        given = {} if per_round is None else {"per_round": per_round}
+        given: dict[str, Any] = {} if per_round is None else {"per_round": per_round}
         given |= {"rounds": self.rounds} if self.rounds is not None and "rounds" in taken_by(self.found) else {}
-        try:
-            inspect.signature(self.found).bind(machines, **given, **self.object_settings)
-        except TypeError as error:
-            raise Refusal(f"participation {self.kind!r} must take machines and its options, got {error}") from error
-        except ValueError:  # some functions of C extensions have no signature
-            pass
+        given |= self.object_settings
+        require_call(
+            self.found, f"participation {self.kind!r} must take machines and its options, got", machines, **given
+        )
         with named_errors("participation", self.kind):
-            return self.found(machines, **given, **self.object_settings)
+            return self.found(machines, **given)
 
 
 def scheme_of(maker: Any) -> Any:
     """Return the class of a scheme's constructor."""
-    return maker if inspect.isclass(maker) else maker.__self__
+    return maker if isclass(maker) else maker.__self__
 
 
 TheoryRounds = Annotated[int, Field(ge=1)] | Literal["theory"] | None
