@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from small_file import TITLED
 
+import fedprivjax as fpj
 from fedprivjax import cli
 
 SPEC = (
@@ -109,6 +110,16 @@ def test_the_bundled_leaderboard_has_a_line_for_each_experiment_and_tables_by_na
     status, _, said = call("leaderboard", "frontier/digit")
     assert (status, said.startswith("unknown experiment 'frontier/digit', did you mean")) == (2, True)
     assert call("leaderboard", "none.nc")[2].startswith("results folder must exist, got none.nc")
+
+
+def test_names_and_hints_are_of_the_file_of_into(call):
+    Path("mine.json").write_text(fpj.leaderboard().to_json().replace('"topology/', '"rings/'), encoding="utf-8")
+    assert "next: --all\n" in call("leaderboard", "mine.json")[1]
+    status, said, _ = call("leaderboard", "--into", "mine.json")
+    assert (status, said.count("next: fedprivjax leaderboard frontier/digits --into mine.json (its tables)")) == (0, 1)
+    Path("rings").mkdir()
+    status, said, _ = call("leaderboard", "rings", "--into", "mine.json")
+    assert (status, "rings/gossip" in said) == (0, True)
 
 
 def test_refusals_are_lines(call):

@@ -1,5 +1,6 @@
 """`fedprivjax leaderboard | list`: rows of results ranked and joined, and the names that experiment files can use."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -38,12 +39,12 @@ def leaderboard(
     """
     from fedprivjax.leaderboards import leaderboard as boards
 
-    known = boards.leaderboard(into) if into is not None and into.exists() else boards.Leaderboard()
-    shown = boards.Leaderboard() if names else boards.leaderboard(into)
-    found = boards.Leaderboard()
+    new = bool(names) and into is not None and not into.exists()
+    known = boards.Leaderboard() if new else boards.leaderboard(into)
+    shown, found = boards.Leaderboard() if names else known, boards.Leaderboard()
     for name in names or ():
-        if not _names_results(name):
-            shown = shown.joined(boards.leaderboard(into).named(name).rows)
+        if not _names_results(name, known):
+            shown = shown.joined(known.named(name).rows)
             continue
         entered, refused = boards.entries(name)
         for line in refused:
@@ -61,23 +62,24 @@ def leaderboard(
         if any(cell.endswith("‡") for table in tables for cell in table.columns[-1].cells):
             out.say("‡ settings not covered by the guarantee. Its tables say why")
         out.say("trust: none, unless (server) or (shuffler) is named")
-        out.say(f"next: fedprivjax leaderboard {shown.experiments[0]} (its tables), or --all")
+        file = "" if into is None else f" --into {shlex.quote(str(into))}"
+        one = "" if found.rows else f"fedprivjax leaderboard {shown.experiments[0]}{file} (its tables), or "
+        out.say(f"next: {one}--all")
     if into is not None and found.rows:
         joined = known.joined(found.rows)
         joined.save(into)
         out.print(f"{len(found.rows)} rows joined to {into}: {len(joined.rows)} in all", markup=False, highlight=False)
 
 
-def _names_results(name: str) -> bool:
-    """Return True if a name is a path of results, and not an experiment or a folder of the bundled leaderboard."""
+def _names_results(name: str, known: Any) -> bool:
+    """Return True if a name is a path of results, and not an experiment or a folder of the known leaderboard."""
     from fedprivjax.experiment import folder
-    from fedprivjax.leaderboards.leaderboard import leaderboard
 
     path = Path(name)
     if path.is_file() or path.suffix in (".nc", ".json") or folder.begun(path) or (path / folder.RESULTS).is_file():
         return True
     inside = name.rstrip("/") + "/"
-    return path.is_dir() and not any(one.startswith(inside) for one in leaderboard().experiments)
+    return path.is_dir() and not any(one.startswith(inside) for one in known.experiments)
 
 
 @app.command("list")
