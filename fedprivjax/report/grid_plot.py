@@ -166,8 +166,10 @@ def _draw(axis: Axes, mean: xr.DataArray, cells: Cells, limits: tuple[float, flo
     for ticks, name in ((axis.xaxis, across), (axis.yaxis, down)):
         step = -(-mean.sizes[name] // TICKS)
         values = mean[name].values[::step].tolist()
-        ends = [f"\n(ε = {up(target_epsilon(name, value, delta), 4)})" * (name == "mu") for value in values]
-        texts = [_short(value) + end for value, end in zip(values, ends, strict=True)]
+        texts = list(map(_short, values))
+        if name == "mu":
+            epsilons = [up(target_epsilon(name, value, delta), 4) for value in values]
+            texts = [f"{text}\n(ε = {epsilon})" for text, epsilon in zip(texts, epsilons, strict=True)]
         ticks.set_ticks(np.arange(0.5, mean.sizes[name], step), texts)
     if sum(len(label.get_text()) + 1 for label in axis.get_xticklabels()) > TURNED:
         axis.tick_params("x", rotation=90)
