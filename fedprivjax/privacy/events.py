@@ -103,11 +103,11 @@ class Event:
 
     @property
     def curve(self) -> GaussianCurve | None:
-        """Exact privacy curve of the least private machine if the releases are Gaussian, otherwise None.
+        """Exact privacy curve of the least private machine, of an event without `mus` whose releases are Gaussian.
 
-        Each machine's releases together must then have the curve of a μ, but ε may be what the guarantee states.
+        Each machine's releases together then have the curve of a μ, and the guarantee states ε. Otherwise None.
         """
-        return None if self.mus is None else GaussianCurve(self.mus.max)
+        return None
 
     def epsilons(self, delta: float) -> Grouped:
         """Return an upper bound on every machine's ε at δ, or inf without noise."""
@@ -204,7 +204,7 @@ class Event:
         if not stated.private:
             return stated
         terms = replace(self.terms, assumptions=(*self.terms.assumptions, PRIVATE_SEED))
-        return replace(stated, terms=terms, listed=None if self.mus is not None else self.curve)
+        return replace(stated, terms=terms, listed=self.curve)
 
     def assuming(self, assumption: Assumption) -> Self:
         """Return a copy of the event whose guarantee states one more assumption."""

@@ -57,7 +57,7 @@ def group_guarantee(
     if size > 1 and (event := _group_event(one, size, relation, exact, one_machine)) is not None:
         return _by_event(one, event, size, unit, argument)
     if one.curve.mu is not None and one.private:  # ε of every machine is that of a μ
-        mus = one.stated.map(lambda epsilons: size * (1 + INVERSE) * gdp.mu(epsilons, one.delta))
+        mus = one.stated.map(lambda epsilons: size * _mu_of(epsilons, one.delta))
         common |= {"listed": GaussianCurve(mus.max)}
         return replace(one, epsilons=mus.map(lambda mus: gdp.epsilon(mus, one.delta)), **common)
     delta = spread(one.epsilon, one.delta, size)
@@ -103,8 +103,13 @@ def guarantee_of_machines(
         epsilons=stated if one.mus is None else None,
         accounting=f"{largest.accounting}, and likewise for the numbers of other machines",
         event=None,
-        listed=GaussianCurve((1 + INVERSE) * gdp.mu(stated.max, one.delta)) if gaussian else None,
+        listed=GaussianCurve(_mu_of(stated.max, one.delta)) if gaussian else None,
     )
+
+
+def _mu_of(epsilons: Any, delta: float) -> Any:
+    """Return the μ of each ε at δ, from above."""
+    return (1 + INVERSE) * gdp.mu(epsilons, delta)
 
 
 def _group_event(one: "PrivacyGuarantee", size: int, relation: str, exact: bool, one_machine: bool) -> Any:

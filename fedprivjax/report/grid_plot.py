@@ -28,7 +28,6 @@ TICKS = 10  # largest number of values along an axis that all have a label
 TURNED = 28  # number of characters of all labels along an axis above which they are written upwards
 MAPS = 12  # largest number of maps with one for each privacy level; otherwise there is one for the middle level
 ACROSS = 2  # panels per row, since a phone's page is narrow
-GRID_NEEDS = f"two swept settings of methods of at least {LEAST} values, or one and several privacy levels,"
 FRAME, UNDER = "#d1242f", "#fdfdfd"  # colours of a frame and of the wider line below it, on light and dark cells
 EDGE = "(edge)"
 COLOURS = "cividis"  # monotone in lightness, also for colour-blind readers
@@ -75,7 +74,8 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     """
     axes, whole = grid_axes(this), replace(this, best=this.whole)
     if not axes:
-        raise Refusal(f"results must have {GRID_NEEDS} to be drawn as a grid")
+        wanted = f"two swept settings of methods of at least {LEAST} values, or one and several privacy levels"
+        raise Refusal(f"results must have {wanted}, to be drawn as a grid")
     drawn = whole.drawn(metric, (*axes, *LEVELS, *PANELS))
     if len(_panels(drawn, metric, axes)) > MAPS:
         drawn = whole.drawn(metric, (*axes, *PANELS))

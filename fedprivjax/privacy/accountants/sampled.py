@@ -207,7 +207,7 @@ def one_release(
     if _has_pair(sampler, shifts, whole):
         # the error of connecting the dots is of second order in the spacing
         return _independent(z, float(shifts.chances.sum()), relation, coarse * spacing)
-    return _subsampled(z, shifts, _hiding(sampler, shifts, whole), coarse * spacing)
+    return _subsampled(z, shifts, _amplifying(sampler, shifts, whole), coarse * spacing)
 
 
 def resolved(z: float, releases: SampledReleases, spacing: float) -> bool:
@@ -254,7 +254,7 @@ def _fine_grids(z: float, sampler: Sampler, records: int, whole: bool, relation:
     assert spacing is not None
     shifts = shift_distribution(sampler, records, whole)
     if not _has_pair(sampler, shifts, whole):
-        return grids.subsampled(z, shifts, _hiding(sampler, shifts, whole), spacing / cells)
+        return grids.subsampled(z, shifts, _amplifying(sampler, shifts, whole), spacing / cells)
     pair = grids.added if relation == ADD_OR_REMOVE else grids.replaced
     return pair(1 / z, float(shifts.chances.sum()), spacing / cells)
 
@@ -297,7 +297,7 @@ def _has_pair(sampler: Sampler, shifts: Occurrences, whole: bool) -> bool:
     return sampler.independent and not whole and bool((shifts.times == 1).all())
 
 
-def _hiding(sampler: Sampler, shifts: Occurrences, whole: bool) -> float:
+def _amplifying(sampler: Sampler, shifts: Occurrences, whole: bool) -> float:
     """Return the probability that amplifies ε: that of an occurrence, or 1 if the other records may show it.
 
     Messages that are clipped as a whole are within 2C of each other, whatever their records are.
@@ -309,7 +309,7 @@ def _spacing(z: float, sampler: Sampler, records: int, whole: bool, relation: st
     """Return the spacing of the losses of `one_release`, or None if there are losses above `LONGEST`."""
     shifts = shift_distribution(sampler, records, whole)
     if not _has_pair(sampler, shifts, whole):
-        longest = _longest_loss(z, shifts, _hiding(sampler, shifts, whole))
+        longest = _longest_loss(z, shifts, _amplifying(sampler, shifts, whole))
         return None if longest is None else max(min(GRID, longest / 2000), longest / 4e4)
     shift = vectors_changed(relation) / z
     longest = shift**2 / 2 + 9 * shift  # beyond nine standard deviations a loss is negligible
@@ -338,8 +338,8 @@ def profile(epsilon, shifts: Occurrences, rate: float, z: float) -> np.ndarray:
     Numbers of occurrences that are left out count as infinite losses.
 
     Args:
-        rate: probability that amplifies ε, see `_hiding`. With 1, the bound is the mean of δ(ε) over occurrences, by
-            joint convexity.
+        rate: probability that amplifies ε, see `_amplifying`. With 1, the bound is the mean of δ(ε) over occurrences,
+            by joint convexity.
     """
     epsilon = np.asarray(epsilon, float)
     with np.errstate(over="ignore"):
