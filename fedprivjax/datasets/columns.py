@@ -159,15 +159,29 @@ def textual(values: Series) -> bool:
     return bool(np.isnan(as_numbers(values.astype(str))).all())
 
 
-def _require_words(column: str, values: Series) -> None:
-    """Raise Refusal if most texts are numbers or dates in a format that table readers do not parse."""
+def words_in(column: str, values: Series, declared: str) -> list[str]:
+    """Return the distinct texts of a column whose values are not declared.
+
+    Args:
+        declared: option that declares them, "categories" or "classes", for messages.
+
+    Raises:
+        Refusal: if most texts are numbers or dates in a format that table readers do not parse, or too many differ.
+    """
     kind = _kind_of(values.drop_duplicates().astype(str).head(LOOKED_AT))
     if kind:
         remedy = DATES if kind == "dates" else OWN_LOADER
         raise Refusal(
             f"column {column!r} must hold numbers or words, got {kind} as text, such as {str(values.iloc[0])!r}. "
-            f"{remedy}, or give its categories"
+            f"{remedy}, or give its {declared}"
         )
+    found = values_in(values)
+    if len(found) > MOST_CATEGORIES:
+        raise Refusal(
+            f"column {column!r} must hold numbers or at most {MOST_CATEGORIES} different texts, got {len(found)}: "
+            f"leave it out of features, or give its {declared}"
+        )
+    return found
 
 
 def _kind_of(texts: Series) -> str:
@@ -235,13 +249,7 @@ def _feature(name: str, values: Series, rows: np.ndarray, wanted: Preparation, a
         return Feature(name, tuple(map(text_of, categories)), length=1.0)
     limits = by_column(wanted.bounds, name, arrays)
     if limits is None and textual(values):
-        _require_words(name, values)
-        found = values_in(values)
-        if len(found) > MOST_CATEGORIES:
-            raise Refusal(
-                f"column {name!r} must hold numbers or at most {MOST_CATEGORIES} different texts, got {len(found)}: "
-                f"leave it out of features, or give its categories"
-            )
+        found = words_in(name, values, "categories")
         return Feature(name, tuple(found), length=1.0, not_covered=f"categories of {name!r} are those in the data")
     if limits is None and pd.api.types.is_bool_dtype(values):
         limits = (0.0, 1.0)

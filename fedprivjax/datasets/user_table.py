@@ -23,6 +23,7 @@ from fedprivjax.datasets.columns import (
     text_of,
     textual,
     values_in,
+    words_in,
 )
 from fedprivjax.datasets.dataset import MOST_CLASSES, Dataset, from_arrays, picture_of
 from fedprivjax.datasets.preparation import (
@@ -273,6 +274,8 @@ def _target_of(values: Series, wanted: Preparation) -> Target:
     name, bare = wanted.target, Feature(wanted.target)
     task = wanted.task or ("classification" if wanted.classes is not None or _countable(values) else "regression")
     if task == TASKS[0]:
+        if wanted.task is None and wanted.classes is None and textual(values):
+            words_in(name, values, "classes")  # raises Refusal
         if name in wanted.bounds:
             raise Refusal(f"bounds of {name!r} must go with task = 'regression', got a target with classes")
         return _classes(values, wanted, bare)

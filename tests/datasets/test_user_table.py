@@ -160,6 +160,18 @@ def test_texts_that_are_numbers_or_dates_are_not_taken_for_words(texts, kind):
     np.testing.assert_array_equal(with_categories.features[:, :4], np.eye(4))
 
 
+def test_texts_of_a_target_are_classes_if_they_are_words_or_declared():
+    days = ["2024-01-31", "2023-12-01", "2024-02-29", "2020-01-01"]
+    line = said(lambda: bounded(frame(y=days)))
+    assert line.startswith("column 'y' must hold numbers or words, got dates as text, such as '2024-01-31'. ")
+    assert line.endswith(", or give its classes")
+    for declared in ({"classes": days}, {"task": "classification"}):
+        assert sorted(bounded(frame(y=days), **declared).class_names) == sorted(days)
+    names = pd.DataFrame({"y": [f"person {row}" for row in range(101)], "x": 1.0})
+    line = said(lambda: bounded(names, client=None))
+    assert line.startswith("column 'y' must hold numbers or at most 100 different texts, got 101: ")
+
+
 @pytest.mark.parametrize(
     "texts",
     [
