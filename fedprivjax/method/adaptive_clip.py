@@ -38,11 +38,12 @@ RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither 
 
 @struct.dataclass(kw_only=True)
 class AdaptiveClip(Decorated):
-    """Value of `update_clip`: a clip that follows a quantile of the norms of machines' updates, computed privately.
+    """Clip that follows a quantile of the norms of machines' updates, computed privately.
 
-    In a round with clip C, a machine sends two things: its update Δ, clipped to norm C, and the bit b = 1 if ‖Δ‖ ≤ C,
-    or b = 0 otherwise. The server reads a noisy mean b̃ of the bits. The clip of the next round is C·exp(−η·(b̃ − γ)).
-    The clip therefore falls if b̃, the estimated fraction of updates within the clip, exceeds γ.
+    It replaces a number in the setting `update_clip` of a method such as `FedAvg`. In a round with clip C, a machine
+    sends two things: its update Δ, clipped to norm C, and the bit b = 1 if ‖Δ‖ ≤ C, or b = 0 otherwise. The server
+    reads a noisy mean b̃ of the bits, which estimates the fraction of updates within the clip. The clip of the next
+    round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`. The clip therefore falls if b̃ exceeds γ.
 
     The message is (√(1 − u²)·Δ̃/C, u·(2b − 1)), where Δ̃ is the clipped update. Its L2 norm is at most 1. All its numbers
     get Gaussian noise of standard deviation z, the method's `noise_std`. With a trusted server, the noise is added to
@@ -101,16 +102,15 @@ class AdaptiveClip(Decorated):
         return f"{type(self).__name__}({', '.join(changed_settings(self))})"
 
     def leaves(self) -> dict[str, Any]:
-        """Return the settings that can be swept, by name, such as "start". An omitted setting is None."""
+        """Return all attributes by name, such as "start". All of them can be swept."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def with_values(self, values: Mapping[str, Any]) -> "AdaptiveClip":
         """Return a copy in which some attributes have new values.
 
         Args:
-            values: new values by the name of the attribute, "start", "quantile", "rate" or "count_noise". For example,
-                `{"rate": 0.1}` changes the rate only. None stands for the attribute's default. `start` has no default,
-                so None leaves it unchanged.
+            values: new values by name of the attribute. For example, `{"rate": 0.1}` changes only `rate`. The value
+                None resets an attribute to its default. Only `start` has no default, and stays unchanged with None.
         """
         default = {field.name: field.default for field in fields(self)} | {"start": self.start}
         return replace(self, **{name: default[name] if one is None else one for name, one in values.items()})

@@ -32,7 +32,8 @@ class Public(NamedTuple):
         lipschitz, lipschitz_note: the problem's bound on the norm of a record's gradient, and a text that names the
             source of this bound.
         smoothness: the problem's Lipschitz constant of a record's gradient.
-        machines: number of machines of the federation. In `LocalAlgorithm.own`, it may be 1 instead.
+        machines: number of machines of the federation. `LocalAlgorithm.own` may receive 1 instead, so its result must
+            not depend on this number.
         key: random key for random choices, such as random initial parameters in `init`. In `LocalAlgorithm.own`, it is
             the same key in every run. Functions that only read facts on the host, such as `check` and `bound`, receive
             None.
@@ -360,16 +361,26 @@ class Algorithm(Part):
         raise Undefined(f"{type(self).__name__} must define point(server)")
 
     def iterates(self, server: Any) -> dict[str, Any]:
-        """Return other parameters by name, which metrics evaluate in addition to `point`. Default: none."""
+        """Return further parameters by name, such as a mean of iterates. Default: none.
+
+        Metrics are evaluated at these parameters and at those of `point`.
+
+        Args:
+            server: the server's state.
+        """
         return {}
 
     def check_rounds(self, rounds: int) -> None:
         """Raise Refusal if the algorithm cannot run for this number of rounds. Default: any number is allowed."""
 
     def planned(self, rounds: int, step: float) -> Any:
-        """Return a copy with all values that depend on the number of rounds or the step size.
+        """Return a copy that is prepared for the run's number of rounds and step size. Default: unchanged.
 
-        An example of such a value is a schedule of weights. By default, the algorithm is returned unchanged.
+        For example, the copy may have a schedule of weights that depends on the number of rounds.
+
+        Args:
+            rounds: number of rounds of the run.
+            step: step size of the run.
         """
         return self
 

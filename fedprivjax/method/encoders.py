@@ -78,9 +78,9 @@ class Quantiser(Encoder):
     With s = `levels`, a coordinate x_j of a message x becomes ‖x‖·sign(x_j)·ξ_j/s. The integer ξ_j is s·abs(x_j)/‖x‖,
     rounded up or down at random such that its mean is unchanged.
 
-    For d coordinates, the expected squared error is at most min(d/s², √d/s)·‖x‖², and the encoded norm at most (1 +
-    √d/s)·‖x‖. An encoded message consists of ‖x‖ as a float32, and of ⌈log₂(2s + 1)⌉ bits for the sign and the level of
-    each coordinate.
+    For d coordinates, the expected squared error is at most min(d/s², √d/s)·‖x‖². The decoded message has a norm of at
+    most (1 + √d/s)·‖x‖. An encoded message consists of ‖x‖ as a float32, and of ⌈log₂(2s + 1)⌉ bits for the sign and
+    the level of each coordinate.
 
     Attributes:
         levels: s, number of levels above 0.
@@ -116,8 +116,8 @@ class Sparsifier(Encoder):
     """Unbiased sparsification: randomly chosen coordinates are scaled up, the others are set to 0.
 
     If k of the d coordinates of a message x are chosen, each of them is multiplied by d/k. The expected squared error
-    is then (d/k − 1)·‖x‖², and the encoded norm at most (d/k)·‖x‖. Only the k values are sent. Their positions need no
-    bits, since they follow from a seed that the server knows.
+    is (d/k − 1)·‖x‖². The decoded message has a norm of at most (d/k)·‖x‖. Only the k values are sent. Their positions
+    need no bits, because they follow from a seed that the server knows.
 
     Attributes:
         fraction: k/d, fraction of the coordinates that are sent, in (0, 1]. The number k is rounded, and at least 1.

@@ -57,9 +57,10 @@ class Gossip(Algorithm):
         steps: algorithm of each machine's steps, such as `GradientSteps()`. Every machine holds a server state of this
             algorithm, and runs `serve` on its own messages. All floating-point numbers of the state are averaged with
             those of the neighbours. The algorithm must read means of messages (`reads = Mean()`), not sums over rounds.
-        mixing: rule for the weights W (`Mixing`): a graph, a networkx graph, a matrix W, or a list. Graphs are "ring",
-            "complete", `Torus(rows, columns)` and `RandomRings(rings, seed)`. With a list, the rounds use its entries
-            in turn. `Matchings(rounds, seed)` stands for a list of random matchings.
+        mixing: the weights W, given by a graph or as a matrix W. A graph is "ring", "complete", `Torus(rows, columns)`,
+            `RandomRings(rings, seed)`, or a networkx graph. `Mixing` states the weights of a graph. A list of graphs
+            and matrices is used in turn, one in each round. `Matchings(rounds, seed)` stands for a list of random
+            matchings.
         weights: the matrices W of the rounds, [period, machines, machines]; round t uses matrix (t − 1) mod period. Set
             by calibration.
 

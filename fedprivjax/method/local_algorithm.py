@@ -160,8 +160,8 @@ class LocalAlgorithm(Part):
     def hold(self, carry: Any, own: Any) -> Any:
         """Return the state that a machine keeps between its rounds, updated by its local steps.
 
-        By default, the state is unchanged. For example, the state may become a part of the machine's last point. `keep`
-        is called afterwards, and may update the state again.
+        By default, the state is unchanged. As an example, a machine may store some coordinates of its last point.
+        `keep` is called afterwards, and may update the state again.
 
         Args:
             carry: the carry (the state of the local steps) after the last local step.
@@ -216,21 +216,33 @@ class LocalAlgorithm(Part):
         raise Undefined(f"{type(self).__name__} must define point(server)")
 
     def iterates(self, server: Any) -> dict[str, Any]:
-        """Return other parameters by name, which metrics evaluate in addition to `point`. Default: none."""
+        """Return further parameters by name, such as a mean of iterates. Default: none.
+
+        Metrics are evaluated at these parameters and at those of `point`.
+
+        Args:
+            server: the server's state.
+        """
         return {}
 
     def personal(self, point: Any, own: Any) -> Any:
         """Return the parameters of one machine's own model. Default: `point`, the same for all machines.
 
         Args:
-            point: parameters of the common model. For metrics, these are the reported parameters. In local steps, it
-                is what the machine received from the server (`sends`).
+            point: parameters of the common model. Metrics pass the reported parameters (`point`). During the local
+                work, it is the pytree that the machine received from the server (`sends`).
             own: state that the machine keeps between rounds.
         """
         return point
 
     def planned(self, rounds: int) -> Any:
-        """Return a copy with all values that depend on the number of rounds. Default: unchanged."""
+        """Return a copy that is prepared for the run's number of rounds. Default: unchanged.
+
+        For example, the copy may have a schedule of learning rates, one for each round.
+
+        Args:
+            rounds: number of rounds of the run.
+        """
         return self
 
     def check(self, public: Public) -> None:

@@ -84,8 +84,8 @@ class LocalData:
         samples: index of the record in each place, int [steps, width].
         weights: weight of the record in each place, [steps, width], 0 for padding.
         machine: index of the machine.
-        longest: largest number of steps among the machines that are computed in the same batch. Later steps are not
-            computed. None computes all steps.
+        longest: largest number of steps of a machine, among the machines that are computed together. Later steps are
+            not computed for any of them. None computes all steps.
         skips: True if steps without records are skipped, False if every step is taken.
         all_records: True if there is no padding.
     """

@@ -43,14 +43,15 @@ class NoisyMomentum(MomentumPrivacy):
             clipped to the bound that the loss or the algorithm states, but only in runs with noise.
         factor: correlation of the noise over rounds:
 
-            * "tree": a binary tree, whose nodes are intervals of rounds. Each node has independent noise of standard
-              deviation `noise_std`. The rounds 1 to t are covered by at most 1 + log₂ t nodes. The noise of m_t is a
-              discounted sum of the noises of these nodes.
+            * "tree": a binary tree, whose nodes are intervals of rounds. The node of the rounds y to z has the value
+              α·Σ_t (1−α)^{z−t}·s_t, summed over these rounds. Each node has independent noise of standard deviation
+              `noise_std`. The rounds 1 to t are covered by at most 1 + log₂ t nodes. The noise of m_t is a discounted
+              sum of the noises of these nodes.
             * {"tree": r}: the same, with a new tree after every r rounds.
-            * "sensitivity tree": a tree whose nodes have unequal noise. The noise of a node is proportional to the
-              largest change of the node's sum if one record is replaced. This change is computed as if every record
-              were used once per epoch, always in the same order. Nodes of at most one epoch have noise of standard
-              deviation `noise_std`.
+            * "sensitivity tree": the same tree with unequal noise. The noise of a node is proportional to the largest
+              change of the node's value if one record is replaced. This change is computed as if every record were used
+              once per epoch, always in the same order. Nodes of at most one epoch have noise of standard deviation
+              `noise_std`.
             * "independent": fresh noise of standard deviation `noise_std` on every α·s_t.
             * a `Factor` object: any other correlation.
         batch: K, number of a machine's records in a round: one number for all machines, or one for each. It must divide
@@ -64,9 +65,10 @@ class NoisyMomentum(MomentumPrivacy):
         epoch: number of rounds of one epoch; set by calibration.
 
     **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. For the factor
-    "tree" and equal μ, `μ² = max_records Σ_nodes (2·C·α/(K·m)·Σ_t (1−α)^{z−t} / σ)²` with σ = `noise_std`. The inner
-    sum is over the rounds t of a node that use the record, and z is the last round of the node. With a trusted server,
-    m is the expected number of participants of a round. With trust = "none", m is 1.
+    "tree" and equal μ of all machines, μ² is the largest value of `Σ_nodes (2·C·α/(K·m)·Σ_t (1−α)^{z−t} / σ)²` over all
+    records, with σ = `noise_std`. The inner sum is over the rounds t of a node that use the record, and z is the last
+    round of the node. With a trusted server, m is the expected number of participants of a round. With trust = "none",
+    m is 1.
 
     Raises:
         Refusal: if a setting is invalid.

@@ -208,14 +208,21 @@ class Protocol(Decorated):
         return self.rounds.output(state)
 
     def iterates(self, state: Any) -> dict[str, Any]:
-        """Return further parameters by name, such as a mean of iterates. Metrics evaluate them, too."""
+        """Return further parameters by name, such as a mean of iterates.
+
+        Metrics are evaluated at these parameters and at those of `output`.
+
+        Args:
+            state: the run's state.
+        """
         return self.rounds.iterates(state)
 
     @property
     def minibatches(self) -> Sampler | None:
-        """Sampler of the records of a message. None if each message uses one record, in the run's `order` of records.
+        """Sampler of the records of a message. None if each message uses one record.
 
-        With the default order, no record is used twice.
+        Without a sampler, a machine uses its records in the order that the argument `order` of `simulate` states. With
+        the default order, no record is used twice.
         """
         return self.privacy.minibatches
 

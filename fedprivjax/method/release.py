@@ -218,9 +218,8 @@ class MessagePrivacy(Privacy):
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
             is above 1 if the object needs gradients at further points.
-        why_means: reason that an error message gives if the server of an algorithm reads something other than the mean
-            of a round's messages, such as a running sum, and this object does not support it. Example: ", because its
-            noise is for means". The default "" gives no reason.
+        why_means: reason in the error message of an object that supports only `Mean()` as the value of
+            `Algorithm.reads`, such as ", because its noise is for means". The default "" gives no reason.
     """
 
     several_epochs: ClassVar[bool] = False
@@ -231,8 +230,8 @@ class MessagePrivacy(Privacy):
     def minibatches(self) -> Sampler | None:
         """Sampler of the records of a message.
 
-        None, the default, means that each message uses one record, in the run's `order` of records. With the default
-        order, no record is used twice.
+        None, the default, means that each message uses one record. A machine then uses its records in the order that
+        the argument `order` of `simulate` states. With the default order, no record is used twice.
         """
         return None
 
@@ -436,9 +435,12 @@ class MessagePrivacy(Privacy):
         return None
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the standard deviation of a trusted server's noise in the first round, in units of `noise_std`.
+        """Return the standard deviation of a trusted server's noise in the first round, divided by `noise_std`.
 
-        Tests compare it with the noise of a run. Default: 1.
+        It is the noise of the value that the server reads. Tests compare it with the noise of a run. Default: 1.
+
+        Args:
+            plan: plan of the run: who takes part in each round, and which records each message uses.
         """
         return 1.0
 

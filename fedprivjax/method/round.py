@@ -49,13 +49,15 @@ class RoundInputs(NamedTuple):
         samples: indices of the records in each slot: [per_round] for one record each, [per_round, width] for
             minibatches.
         machine: index of the machine in each slot, [per_round].
-        participation: number of messages that the machine in each slot has sent, with that of this round; [per_round].
+        participation: number of rounds in which the machine in each slot has taken part, including this round;
+            [per_round].
         weights: weight of each record, [per_round, width], 0 for padding. None if each slot has one record of weight 1.
         present: 1 for slots with a participant, 0 for empty slots, [per_round]. None if no slot is empty.
-        expected: expected number of participants of a round, if this number varies. None if it is fixed.
+        expected: expected number of participants of a round. None if all rounds have equally many participants.
         late: None if all participants compute their messages from the server's newest state. In an asynchronous run, a
-            message may be based on an earlier state. `late` is then a `LateInputs`: for each slot, the index of the
-            stored version of the server's message that the participant received, and the weight of its answer.
+            message may be based on an earlier state of the server. `late` is then a `LateInputs`. For each slot, it has
+            the index of the stored server message that the participant received, and the weight of the participant's
+            own message in the server's sum.
     """
 
     round: Any
@@ -86,9 +88,9 @@ class RoundInputs(NamedTuple):
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None) -> tuple[Any, dict]:
     """Return the weighted sum of the messages of all records in a round, each first clipped to norm `bound` if given.
 
-    For a linear predictor, the sum is one matrix product. For other models without a clip, it is computed from
-    gradients of the weighted sum of the losses, one for each point. With a clip, records' messages are computed in
-    chunks. If a run is divided over several devices, each device sums its part of the participants.
+    For a linear predictor, the sum is one matrix product. For other models without a clip, it is computed from the
+    gradient of the weighted sum of all losses, at each point of the message. With a clip, records' messages are
+    computed in chunks. If a run is divided over several devices, each device sums its part of the participants.
 
     Args:
         problem: the optimisation problem.

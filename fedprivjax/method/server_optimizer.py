@@ -29,17 +29,20 @@ if TYPE_CHECKING:
 class ServerOptimizer:
     """An optax optimiser for server or local steps, whose real-valued settings can be swept without recompiling.
 
-    In a sweep, the name of an optimiser's number begins with the protocol's setting that holds the optimiser. For
-    example, `over={"server.b1": [0.5, 0.9]}` sweeps the number b1 of `optax.adam` in the setting `server`. In the
-    setting `local`, the optimiser of local steps, the name is "local.b1".
+    An optimiser is the value of a protocol's setting: `server` for the server's steps, or `local` for local steps. The
+    name of this setting is a prefix in sweeps. For example, `over={"server.b1": [0.5, 0.9]}` sweeps the argument b1 of
+    `optax.adam` at the server, and "local.b1" is the name in local steps.
 
-    The protocol's step size enters according to the factory:
+    The use of the protocol's step size depends on `factory`, the function that makes the optimiser:
 
-    * An optimiser with an argument `learning_rate` receives the step size as its learning rate.
-    * A schedule returns factors by which the step size is multiplied.
-    * Any other factory returns directions, which are multiplied by minus the step size.
-    * A transformation in place of a factory, such as `optax.adam(0.1)`, has its own learning rate and no numbers to
+    * If it has an argument `learning_rate`, such as `optax.adam`, it receives the step size as its learning rate.
+    * If it returns a schedule, the step size is multiplied by the values of the schedule.
+    * If it returns any other transformation, the updates are multiplied by minus the step size.
+    * A transformation in place of a function, such as `optax.adam(0.1)`, has its own learning rate and no numbers to
       sweep. Its updates are multiplied by the protocol's step size. The default step size is 1 in this case.
+
+    Some methods with local steps have a setting `server_step`. At their server, it takes the place of the step size. It
+    must be left out with a transformation in place of a function, whose updates are then used unchanged.
 
     Changing a static setting recompiles. Static settings are integers, flags, names, and numbers that decide a branch
     of an optax schedule.
@@ -207,12 +210,12 @@ class ServerOptimizer:
     def mean_length(self, params, norm: float, rounds: int) -> float:
         """Return the mean L2 norm of the optimiser's updates in a run in which all gradients are equal.
 
-        The learning rate is 1. Default step sizes are scaled by this length, so that a run with the optimiser moves as
-        far as one with plain steps.
+        The learning rate is 1. The default step size of plain steps is multiplied by `norm` and divided by this length.
+        A run with the optimiser then moves as far as one with plain steps.
 
         Args:
             params: parameters, of which only the shapes matter.
-            norm: L2 norm of the gradient.
+            norm: L2 norm of the gradient, whose coordinates are all equal.
             rounds: number of steps.
 
         Raises:

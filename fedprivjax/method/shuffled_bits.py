@@ -67,10 +67,10 @@ class BitMean(PrivateMean):
             random rounding. If d ≤ 4g², the resulting ε is about that of Δ = √(g² + d/4). All three are valid, and
             "averaged" gives the smallest ε.
         accounting: "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with the same variance (an
-            approximation without proof), or "paper" for the paper's claim.
+            approximation without proof), or "paper" for the ε that Cheu et al. 2022 claim.
         honest: fraction of a round's users who are assumed to add their noise bits. The guarantee counts the noise of
             these users only.
-        vector_sum: the private sum with its numbers of levels and noise bits; set by calibration.
+        vector_sum: the `VectorSum` of the run, which has the numbers of levels and of noise bits; set by calibration.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against an adversary who sees a round's bits without their senders.
     It holds for every algorithm whose server reads the mean of a round's messages: the attribute `reads` of the

@@ -33,7 +33,7 @@ SLACK = 1e-5  # relative tolerance of norms in float32
 
 @struct.dataclass
 class VectorSum:
-    """Private sum of vectors in bits that are sent through a shuffler (P_VEC of Cheu et al. 2022).
+    """Private sum of vectors, which users send as bits through a shuffler (P_VEC of Cheu et al. 2022).
 
     There are n users. Every user has a vector of d coordinates and L2 norm at most D. The user rounds each coordinate x
     at random to an integer level from 0 to g, such that the expected level is (x + D)·g/(2D). For each coordinate, the

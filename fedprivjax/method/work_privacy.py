@@ -140,9 +140,9 @@ class WorkPrivacy(Privacy):
         """Return the noise of one local step of a machine, [d].
 
         Args:
-            noise: the pair (key, std) if the attribute `noise_together` is False (the default): a random key of the
-                machine, and the standard deviation of its noise. If `noise_together` is True, it is a pair of the
-                noise of all participants, as `round_noise` returns it, and the machine's index among them.
+            noise: a pair. If the attribute `noise_together` is False (the default), it is (key, std): a random key of
+                the machine, and the standard deviation of its noise. If `noise_together` is True, it is (noise, slot):
+                the noise of all participants, as `round_noise` returns it, and the machine's index among them.
             step: number of the step in the round, from 0.
             dimension: d, number of parameters.
         """
@@ -286,7 +286,14 @@ class WorkPrivacy(Privacy):
         return self.adaptive
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the standard deviation of a trusted server's noise in the first round, in units of `noise_std`."""
+        """Return the standard deviation of a trusted server's noise in the first round, divided by `noise_std`.
+
+        It is 1 with independent noise. With an `AdaptiveClip`, the noise is that of the sum of the messages, otherwise
+        that of their mean.
+
+        Args:
+            plan: plan of the run: who takes part in each round, and which records each message uses.
+        """
         factor = round_factor(self.noise)
         return 1.0 if factor is None else factor.first_std(plan.schedule)
 

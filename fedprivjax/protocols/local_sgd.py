@@ -157,7 +157,7 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             target ε. Leave it out if `epsilon` is a list.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
-            whole run. A custom `Sampler` must be public, and repeat records or use none twice.
+            whole run. A custom `Sampler` must be public, and its attribute `repeats` or `one_pass` must be True.
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.

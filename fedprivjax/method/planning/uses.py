@@ -39,8 +39,8 @@ class Draft:
         problem: problem of the run.
         plan: plan of the run: who takes part in each round, and which records each message uses.
         note: remark on the plan for the user, or "".
-        tuned: alternative settings, by a description of each, from which a pilot run chooses the best. Empty if there
-            is nothing to choose.
+        tuned: alternatives to `settings`. The keys are texts that describe them. A pilot run tries all of them, and
+            keeps the best. Empty if there is nothing to choose.
     """
 
     method: type
