@@ -77,7 +77,7 @@ class Audit:
     Attributes:
         protocol: name of the protocol.
         guarantee: claimed guarantee on the small federation of the audit. The canary belongs to the machine with the
-            weakest guarantee.
+            weakest guarantee, so the audit tests the guarantee of this machine.
         found: lower bounds from each score. The likelihood ratio is the first score.
         attained: largest μ of Gaussian differential privacy that an attack with this canary can show if the claim is
             right, or None if the claim is an ε without a μ.
@@ -146,7 +146,7 @@ class Audit:
     __repr__ = __str__
 
     def as_mapping(self) -> dict[str, Any]:
-        """Return the audit as JSON values by name: claim, lower bounds by score, and scores that refute it.
+        """Return the audit as JSON values by name: claim, lower bounds by score, and scores that refute the claim.
 
         A score is a test statistic, one number per run.
         """

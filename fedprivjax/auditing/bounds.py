@@ -209,8 +209,8 @@ def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05)
     """Return lower bounds on ε and μ from scores with an unknown distribution.
 
     A score is one number per run, by which an attack guesses the dataset of the run. The attack compares the score with
-    a threshold. Half of the runs serve to choose the threshold, and the dataset that larger scores indicate. The bounds
-    are computed from the other half.
+    a threshold. Half of the runs serve to choose the threshold, and to decide which dataset larger scores indicate. The
+    bounds are computed from the other half.
 
     Args:
         null: independent scores of runs on one dataset, shape [runs].

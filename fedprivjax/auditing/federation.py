@@ -53,16 +53,16 @@ class Federation:
         order: order in which a machine uses its records, for methods that use one record per message. "stored" is the
             order of the data. `plan.ORDERS` lists the others.
         loss: "linear" or "quadratic". Gradients of the quadratic loss depend on the parameters. The quadratic loss can
-            therefore detect errors that the linear loss cannot, such as a correction of local steps that is not
-            clipped. It requires a protocol with a clip.
+            therefore detect errors that the linear loss cannot. For example, it detects that a method adds an unclipped
+            term to its local steps. It requires a protocol with a clip.
         unclipped: True to scale down the canary's gradient on one of the two datasets, such that it is not clipped. On
-            the other dataset, its norm is given by `canary`, or the canary is absent. Use True for methods whose
-            messages show whether a gradient was clipped.
+            the other dataset, the gradient has the norm given by `canary`, or the canary is absent. Use True for
+            methods whose messages show whether a gradient was clipped.
         dense: True if all coordinates of the canary's gradient are nonzero, False if only one is. None takes the
             gradient that the adversary detects better. In a sum of clipped messages, both are equally easy to detect.
         leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, each array has half of the
-            coordinates. The audit then detects methods that clip each array separately. None is 2 if the method runs
-            with two arrays, otherwise 1.
+            coordinates. The audit can then detect that a method clips each array separately instead of the whole
+            gradient. None is 2 if the method runs with two arrays, otherwise 1.
         clipping: code by which gradients are clipped. The audit tests this code, too. "auto" is the code for linear
             predictors. "ghost" (ghost clipping) and "rows" (clipping of every record's gradient) are the code for
             networks. With these two, the model has two arrays of parameters, of which one is the kernel of a dense

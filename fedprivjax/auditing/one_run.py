@@ -140,13 +140,15 @@ def audit_one_run(
     Args:
         protocol: a protocol with a privacy target or a `noise_std`, and with trust "server" (the adversary sees the
             server's query points) or "none" (it sees all messages).
-        problem: a problem whose examples are stored. Canaries replace the first records of each machine.
+        problem: a problem whose examples are stored. Canaries replace the records that each machine uses first. If
+            samples are secret, they replace the first records that the machine stores.
         participation: participation scheme, which must be public.
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: seed of the run and of the random signs.
         delta: δ of the bound on ε.
-        each: number of canaries per machine. A machine's first canary influences most of its messages, later ones
-            fewer. If there are few machines, use more canaries, so that there are enough signs to guess.
+        each: number of canaries per machine. A machine uses its canaries one after another. Later canaries may
+            influence fewer of the machine's messages than the first one. If there are few machines, use more canaries,
+            so that there are enough signs to guess.
         canary: norm of a canary's gradient, divided by the clip. For a method without a clip, the gradient's norm is
             the Lipschitz constant of the loss instead.
         level: error probability of each bound.
