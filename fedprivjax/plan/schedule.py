@@ -29,7 +29,7 @@ class Size(NamedTuple):
 
 
 class Late(NamedTuple):
-    """Staleness and weights of answers, for asynchronous participation.
+    """Staleness and weights of answers (machines' messages), for asynchronous participation.
 
     A machine computes its answer from an earlier version of the server's state. A machine may have several answers in a
     round.

@@ -29,8 +29,8 @@ class Seeds(NamedTuple):
     Two runs can share one of them and differ in the others, for example to use the same schedule with other noise.
 
     Attributes:
-        participation: seed of the machines that take part in each round.
-        samples: seed of the records of each message.
+        participation: seed for the choice of each round's machines.
+        samples: seed for the choice of each message's records.
         noise: seed of the noise, and of other random choices of the method.
     """
 

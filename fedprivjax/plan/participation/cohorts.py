@@ -194,7 +194,8 @@ class Varying(Participation):
 
     Args:
         machines: total number of machines.
-        sizes: probabilities that 1, 2, … machines take part in a round. The length of `sizes` is the largest number.
+        sizes: probabilities that 1, 2, … machines take part in a round. The length of `sizes` is the largest number of
+            machines in a round.
 
     >>> Varying.binomial(100, 0.1).per_round
     22

@@ -26,7 +26,7 @@ BLOCK = 1024  # random numbers that are sampled together
 
 @dataclass(frozen=True)
 class Delays:
-    """Random times from a machine's start to its answer, in simulated hours.
+    """Random times from a machine's start to its answer (its message), in simulated hours.
 
     Delays are public. They are independent of the data, except for the numbers of records if `per_record` is True.
 
@@ -120,10 +120,10 @@ def as_delays(delays: Any) -> Delays:
 class Buffered(Participation):
     """Asynchronous participation: the server steps whenever `per_round` answers have arrived (FedBuff).
 
-    A round is one step of the server. At every time, `concurrency` machines work. When a machine answers, it becomes
-    idle. A uniformly random idle machine, which may be the same one, then starts from the server's current parameters.
-    If several answers arrive at the same time, all of them are counted before new machines start. A machine may answer
-    twice in one round.
+    An answer is a machine's message. A round is one step of the server. At every time, `concurrency` machines work.
+    When a machine answers, it becomes idle. A uniformly random idle machine, which may be the same one, then starts
+    from the server's current parameters. If several answers arrive at the same time, all of them are counted before new
+    machines start. A machine may answer twice in one round.
 
     The staleness s of an answer is the number of steps that the server has taken since the answer's machine started.
     The answer's weight is (1 + s)^−`power`. The weighted sum of a round's answers is divided by `per_round`. An answer

@@ -23,10 +23,10 @@ class PoissonCohorts(Participation):
     Only a trusted server learns who takes part, and how many. A round may be empty, and then releases only noise. Sums
     are divided by the public constant rate·machines, the mean number of machines in a round.
 
-    A schedule has room for `per_round` machines. A round with more machines is sampled again. This has the tiny
-    probability `cut`. Privacy bounds for Poisson sampling with this rate still hold. The reason is that, given the
-    other machines of a round, a machine takes part with probability `rate` if there is room for it, and never
-    otherwise. Guarantees nevertheless add `cut` to δ for every round.
+    A schedule has room for `per_round` machines. A round with more machines has the tiny probability `cut`, and is
+    sampled again. Privacy bounds for Poisson sampling with this rate still hold. The reason is that, given the other
+    machines of a round, a machine takes part with probability `rate` if there is room for it, and never otherwise.
+    Guarantees nevertheless add `cut` to δ for every round.
 
     Args:
         machines: total number of machines.

@@ -61,7 +61,7 @@ class Cyclic(Epochs):
 
     Attributes:
         batch: number of records of a minibatch, one number for all machines or one per machine. It must divide the
-            machine's number of records. None if it is not known yet.
+            machine's number of records. None if it is set later, by `with_batch`.
     """
 
     batch: Batch
@@ -76,7 +76,7 @@ class Reshuffled(Epochs):
 
     Attributes:
         batch: number of records of a minibatch, one number for all machines or one per machine. It must divide the
-            machine's number of records. None if it is not known yet.
+            machine's number of records. None if it is set later, by `with_batch`.
     """
 
     batch: Batch
