@@ -192,7 +192,8 @@ class LinearAdversary(Adversary):
     * `name`: its name in results.
     * `sees`: text for guarantees, which says what the adversary sees.
     * `rows(machines)`: method that returns the coefficients of further combinations that the adversary sees. Its
-      argument has the machine of each of a round's n messages, int [n]. The result has shape [combinations, n].
+      argument is the index of the machine of each of a round's n messages, int [n]. The result has shape
+      [combinations, n].
 
     The package derives the adversary's view of a run, and the guarantee against it.
 
@@ -298,6 +299,10 @@ class SecureSum(LinearAdversary):
 
     Each message is hidden by the noise of all machines of its round. Privacy is not amplified by random participation,
     because the server sees who sends.
+
+    In the example, four machines send in each of two rounds. The method `exposures` returns each machine's μ, divided
+    by the μ of a machine that sends one message, which is seen alone. In a sum of four messages, the noise variance is
+    four times as large, so each round adds 1/4 to μ².
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3], [0, 1, 2, 3]]))
     >>> SecureSum().exposures(SentNoise(np.ones((2, 4))), schedule) ** 2  # two rounds of four noises

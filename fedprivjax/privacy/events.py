@@ -180,17 +180,16 @@ class Event:
         """Return the event of a run that is stopped early, for several stopping times at once.
 
         The result treats every pair of a stopping time and a machine as a machine of its own, so it has `len(ends) ·
-        machines` machines. First come all machines if the run stops after `ends[0]` rounds, then all machines if it
-        stops after `ends[1]` rounds, and so on.
+        machines` machines. Machine i of a run that stops after `ends[j]` rounds has the index `j · machines + i`.
 
         Args:
             ends: numbers of rounds after which the run stops, int [ends].
-            sent: number of rounds before each stop in which each machine takes part, int [ends, machines].
-            total: number of rounds of the whole run in which each machine takes part, int [machines].
+            sent: number of rounds in which each machine takes part before each stop, int [ends, machines].
+            total: number of rounds in which each machine takes part in the whole run, int [machines].
 
         Raises:
-            Refusal: always, unless a subclass defines it. Subclasses raise it, too, if noise is correlated over rounds
-                or if ε depends on how often each record is used.
+            Refusal: if the class of the event does not define this method. Otherwise, if noise is correlated over
+                rounds, or ε depends on how often each record is used.
         """
         raise Refusal(
             f"noise must be independent, or cancelled, for ε over rounds, got {type(self).__name__} of "
@@ -233,7 +232,7 @@ class Event:
         return None
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return this event's numbers in tables of guarantees, by the name of the column. ε is stated at δ."""
+        """Return the numbers that tables of guarantees show for this event, by column name. ε is stated at δ."""
         return {"ε (at most)": self.epsilon(delta)}
 
     def accountant_results(self, delta: float) -> tuple[AccountantResult, ...]:
@@ -376,7 +375,7 @@ class GaussianEvent(Event):
         return gaussian_event(self.multipliers)
 
     def summary(self, delta: float) -> dict[str, float]:
-        """Return this event's numbers in tables of guarantees, by the name of the column. ε is stated at δ.
+        """Return the numbers that tables of guarantees show for this event, by column name. ε is stated at δ.
 
         The columns are μ of Gaussian differential privacy of the least private machine, the median μ of machines that
         send, and the largest ε. This ε is converted from μ in two ways: exactly, and by a looser formula that papers

@@ -210,9 +210,9 @@ class PrivacyGuarantee:
     def for_group(self, size: int, unit: str | None = None, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee that protects groups of k = `size` units, instead of single units.
 
-        The result holds if any k units change together. For Gaussian mechanisms (where μ becomes kμ) and Poisson
-        samples, ε is computed from the mechanism, at the same δ. Otherwise, ε follows from the general bound of group
-        privacy, which is looser: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+        The result holds if any k units change together. For Gaussian mechanisms (where μ becomes kμ), and for Poisson
+        samples if an exact rule is known, ε is computed from the mechanism, at the same δ. Otherwise, ε follows from
+        the general bound of group privacy, which is looser: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
 
         Args:
             size: number k of units in a group. They may be on different machines.
@@ -269,10 +269,11 @@ class PrivacyGuarantee:
     def for_user(self, records: int | Sequence[int] | np.ndarray, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee for one user, whose records may all change together.
 
-        A user has at most `records` records, all of them on one machine. With one number for each machine, such as the
-        machine's number of records, the result protects users with at most this number of records on this machine.
-        Each machine then has the parameter that it has with its own number for all machines, at the largest δ that any
-        of these numbers has. Unless releases are Gaussian, the result knows ε at this δ only.
+        A user has at most `records` records, all of them on one machine. If there is one number for each machine, such
+        as the machine's number of records, a user of machine i has at most `records[i]` records. The parameter (μ or ε)
+        that the result has for machine i holds for these users. If ε depends on a δ that grows with the number of
+        records, the largest δ is stated for all machines. If the numbers differ and releases are not Gaussian, ε is
+        known at this δ only.
 
         Args:
             records: largest number of records of a user, or one such number for each machine, [machines].

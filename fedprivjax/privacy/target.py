@@ -78,7 +78,7 @@ class Target:
         mu: parameter μ of Gaussian differential privacy (GDP). inf is non-private.
         epsilon: ε at `delta`, one number for all machines or one per machine. inf is non-private.
         noise_std: noise standard deviation, regardless of the resulting privacy. 0 is non-private.
-        delta: δ at which ε is targeted and stated, or None if there is no ε.
+        delta: δ at which ε is targeted, or computed from μ. None if neither is needed.
 
     Raises:
         Refusal: if not exactly one of the three is given.
@@ -183,8 +183,8 @@ class Target:
     def require_one(self) -> None:
         """Raise Refusal if the target has a separate ε for each machine.
 
-        Methods that accept only one ε call this. For machines of unequal privacy, such a method has the setting
-        `relative_privacy`.
+        Methods that accept only one ε call this. Some of them have the setting `relative_privacy`, which gives machines
+        unequal privacy.
         """
         if np.ndim(self.epsilon):
             several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)

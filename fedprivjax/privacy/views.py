@@ -59,8 +59,8 @@ class SentNoise(NamedTuple):
     """Noise of the messages that machines send: Gaussian or Skellam, and independent between rounds.
 
     Attributes:
-        variances: noise variance of one coordinate of each message, divided by `noise_std` squared; float64 [rounds,
-            per_round]. Shared noise that cancels (see `cancels`) is not included.
+        variances: noise variance of one coordinate of each message, divided by the square of the protocol's
+            `noise_std`; float64 [rounds, per_round]. Shared noise that cancels (see `cancels`) is not included.
         once: True if the protected unit (a record or a machine) changes only one message of the run. The privacy loss
             of a machine is then that of its message with the least noise. False if the unit may change all messages of
             its machine. The privacy loss is then composed over these messages. Also set it to True if the run's event
@@ -138,8 +138,8 @@ def squares(matrix: np.ndarray | None, covariance: np.ndarray) -> np.ndarray:
     """Return how exposed each of n messages is to an adversary who sees linear functions of them; float64 [n].
 
     For message j the result is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj` with A = `matrix`, K = `covariance` and the pseudoinverse ⁺. It is
-    inf if no noise hides the message. Its square root, times the sensitivity and divided by `noise_std`, is μ of
-    Gaussian differential privacy of the message.
+    inf if no noise hides the message. The square root of the result, times the sensitivity and divided by the
+    protocol's `noise_std`, is μ of Gaussian differential privacy of the message.
 
     Args:
         matrix: A, coefficients of the functions, float64 [functions, n]. None is the identity: every message is seen.

@@ -56,7 +56,7 @@ class RecordAccountant:
         return ""
 
     def accounted(self, ratio: float) -> float:
-        """Return the ratio that is accounted for in place of a ratio of noise to shift. Default: `accounted`."""
+        """Return the ratio that is passed to `epsilon`. Default: `ratio`, rounded down (`accounted`)."""
         return accounted(ratio)
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:

@@ -167,7 +167,9 @@ class BinomialSums(RecordAccountant):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
     def accounted(self, ratio: float) -> float:
-        """Return `ratio` unchanged. Other accountants may return a smaller ratio, for which ε is computed instead.
+        """Return the ratio that is passed to `epsilon`: here, `ratio` itself.
+
+        Other accountants round it down, so that ε of nearly equal ratios is computed only once.
 
         Args:
             ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
@@ -178,8 +180,8 @@ class BinomialSums(RecordAccountant):
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         """Return ε at δ after `releases` sums, or inf if the noise has too few values for a finite ε.
 
-        The noise of the sums is binomial: a sum of random bits. The ε holds for the number of bits that the privacy
-        object `BitMean` uses for this ratio.
+        The noise of the sums is binomial: a sum of random bits. The ε holds for the number of random bits that a user
+        sends for this ratio if the protocol's `privacy` is `BitMean`.
 
         Args:
             ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
@@ -229,7 +231,7 @@ class BinomialSums(RecordAccountant):
         return search_min_noise(epsilon_of, epsilon, widened * sqrt(releases / self.users) / gdp.mu(epsilon, delta))
 
     def summary(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> dict[str, float]:
-        """Return two values of ε at δ as the columns of a table, by name.
+        """Return two values of ε at δ for a table, by column name.
 
         The column "ε (at most)" is the result of `epsilon`. The column "ε of a trusted server's Gaussian" is for
         another mechanism: a trusted server adds Gaussian noise of the same variance to the sum, without rounding.
@@ -265,7 +267,9 @@ class BinomialSums(RecordAccountant):
           has a larger ε.
         * If `accounting` is "gaussian-limit" or "paper", a proved upper bound: the ε with `accounting` "exact".
 
-        A bound is left out if its computation would take too long. If `ratio` is 0 or infinite, the result is empty.
+        The lower bound is left out if the sums have more than 10¹³ random bits in all, because its numerical accuracy
+        is not verified above this number. The upper bound is left out above 2¹⁵ levels, because its computation would
+        take too long. If `ratio` is 0 or infinite, the result is empty.
 
         Args:
             ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is

@@ -45,10 +45,10 @@ class Bits(NamedTuple):
 
 
 def bits(ratio: float, levels: int) -> Bits:
-    """Return the smallest number of random bits that give a user's noise the standard deviation s, as `Bits`.
+    """Return the fewest random bits that give a user's noise the standard deviation s = `ratio`·`levels`.
 
     A user sends a number as `levels` bits, and adds q random bits, each of which is 1 with probability p. The number of
-    ones among the random bits is the noise. With s = `ratio`·`levels`, the result has
+    ones among the random bits is the noise. The result has
 
         q = ⌈4s²⌉,   p = (1 − √(1 − 4s²/q))/2,   so that the noise variance is q·p·(1−p) = s²
 
