@@ -152,12 +152,12 @@ def general_problem(
             loops, and "xla" elsewhere. Transposed convolutions, and all convolutions at evaluations of the model, are
             always computed by XLA. Results differ by rounding.
         clipping: computation of clipped gradients. "rows" computes and clips the gradient of every record. "ghost"
-            never forms them: it computes their norms from the inputs and output gradients of dense layers, and the
-            clipped sum as a matrix product (ghost clipping). It requires a method whose messages are gradients at one
-            point. "auto" is "ghost" for such methods if the network has at least 50,000 parameters, and at least half
-            of them in dense layers, otherwise "rows". Methods that send bits to a shuffler (`BitMean`) always use
-            "rows". So do methods in which machines build up sums over rounds (`Growing()`), if a message uses one
-            record.
+            (ghost clipping) never forms these gradients. It computes their norms from the inputs and output gradients
+            of dense layers, and the sum of the clipped gradients as a matrix product. It requires a method whose
+            messages are gradients at one point. "auto" is "ghost" for such methods if the network has at least 50,000
+            parameters, and at least half of them in dense layers, otherwise "rows". Methods that send bits to a
+            shuffler (`BitMean`) always use "rows". So do methods in which machines build up sums over rounds
+            (`Growing()`), if a message uses one record.
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, or leaves of the pool have different

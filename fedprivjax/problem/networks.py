@@ -67,8 +67,8 @@ class MLP(nn.Module):
 class CNN(nn.Module):
     """Convolutional network for images: 3×3 convolutions with 2×2 average pooling, then dense layers.
 
-    Each convolution is followed by the activation and the pooling. It is computed as one matrix product over image
-    patches, on every device.
+    Each convolution is computed as one matrix product over image patches, on every device. The activation and the
+    pooling follow.
 
     Attributes:
         channels: number of output channels of each convolution. Pooling after it halves height and width.

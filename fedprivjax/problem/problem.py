@@ -211,7 +211,7 @@ class Problem:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Names of the clients, in the order of the machines, or empty if the clients have no names."""
+        """Names of the dataset's clients, one for each machine, or empty if there are no names."""
         return () if self.partition_table is None else self.partition_table.names
 
     def machine_name(self, machine: int) -> str:
@@ -250,8 +250,8 @@ class Problem:
         """Distance from the start to the optimum that default step sizes assume.
 
         It is the diameter of the constraint set or, if this is infinite, `distance`. If `distance` was not given
-        either, it is twice the norm of the start for a nonlinear model, and inf for a linear predictor. Twice
-        the norm is a rule of thumb. A start at zero gives inf. The start is public, so this costs no privacy.
+        either, it is inf for a linear predictor. For a nonlinear model, it is twice the norm of the start, a rule of
+        thumb, or inf if this norm is zero. The start is public, so a use of its norm costs no privacy.
         """
         if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
             return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum
@@ -259,11 +259,12 @@ class Problem:
 
     @property
     def reach(self) -> float:
-        """Bound on the distance from the start to the optimum.
+        """Distance from the start to the optimum: a bound or, for some models without a bound, a rule of thumb.
 
         The result is `distance` if `distance` was given. Otherwise, it is a bound on the distance from the start to any
         point of the constraint set. If the set is unbounded, no bound is known. The result is then inf for a linear
-        predictor. For a nonlinear model, it is twice the norm of the start, a rule of thumb.
+        predictor. For a nonlinear model, it is twice the norm of the start, a rule of thumb, or inf if this norm is
+        zero.
         """
         if self.distance is not None:
             return self.distance
