@@ -67,8 +67,8 @@ def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
 
     With `common_noise`, the default of a sweep, configurations have equal noise for equal seeds. In this case,
     `PrivacyGuarantee.then` raises Refusal if the result is combined with the guarantee of another configuration, or of
-    another run with a seed of this dataset. Without `common_noise`, it raises Refusal if participation or samples of
-    records are secret, because these are equal for equal seeds, too.
+    another run with a seed of this dataset. Without `common_noise`, `then` raises Refusal if participation or samples
+    of records are secret. The reason is that secret choices are equal for equal seeds, too.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
