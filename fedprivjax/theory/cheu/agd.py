@@ -110,7 +110,8 @@ def agd_bound(
         `S = agd_spread(…)`, the bound is about `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. With
         `S = agd_spread(…, form="paper")`, 2.17 replaces 1.155.
 
-    Source: derived here, by Lan's proof. Cheu et al. 2022, Lemma 4.4 states the order of the bound.
+    Source: derived here, by Lan's proof for AC-SA (accelerated SGD). Lemma 4.4 of Cheu et al. 2022 states the order of
+    the bound.
 
     >>> agd_bound(rounds=2, smoothness=1.0, spread=13**0.5, distance=1.0, variance=4.0, gap=1.0)
     1.535...
@@ -173,8 +174,8 @@ class Pass:
         lipschitz: L, Lipschitz constant of the loss.
         noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients. If C depends on b,
             give a function from b to C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
-        smoothness: β, smoothness of the loss or of its envelope. None, for envelopes only, selects for each b the β
-            with the smallest bound on the excess loss.
+        smoothness: β, smoothness of the loss or of its envelope. None is for envelopes only. Then each b has the β with
+            the smallest bound on the excess loss.
         envelope: True if an envelope replaces the loss. Bounds then include L²/(2β), the largest possible difference
             between the loss and the envelope.
         sampling: True if bounds include the sampling error of a round's mean gradient. It is due to the finite number b
@@ -275,7 +276,7 @@ def agd_scan(
     sampling: bool = True,
     form: str = "optimal",
 ) -> Phase:
-    """Settings of one pass of accelerated SGD over a smooth loss, with the best batch size.
+    """Settings of accelerated SGD on a smooth loss, in one pass over the users, with the best batch size.
 
     The best batch size has the smallest bound on the excess loss. The bound is `agd_bound`, with `oracle_variance` as
     the mean squared error of a round's gradient. The excess loss at the start is taken as `lipschitz` times `distance`,
@@ -318,7 +319,7 @@ def smoothed_scan(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> Phase:
-    """Settings of one pass of accelerated SGD over a convex loss that need not be smooth.
+    """Settings of accelerated SGD on a convex loss that need not be smooth, in one pass over the users.
 
     Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. The batch size and the
     envelope, unless given, minimise a bound on the excess loss: `agd_bound` plus `L²/(2β)`, the largest possible

@@ -40,7 +40,7 @@ def gd_bound(
         step: η, step size; at most 2/β, as uniform stability requires.
         distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        round_noise: C_r, noise variance of one round's sum of gradients over all coordinates, divided by L².
+        round_noise: C_r = E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients.
         smoothness: β, smoothness of the loss, or of its Moreau envelopes (smooth lower approximations).
         envelope: False for a smooth loss, for which no envelope is used. The last term of the bound is then omitted.
         generalization: False omits the generalisation term. The bound is then on the excess empirical loss.
@@ -91,7 +91,7 @@ def gd_step(
         rounds: T, number of rounds.
         distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        round_noise: C_r, noise variance of one round's sum of gradients over all coordinates, divided by L².
+        round_noise: C_r = E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients.
         smoothness: β, smoothness of the loss. None if the loss is replaced by an envelope.
         generalization: True for the excess population loss, False for the excess empirical loss.
 
@@ -201,7 +201,8 @@ def gd_groups(users: int) -> list[int]:
     """Sizes of the disjoint groups of users that gradient descent uses one after the other (`gd_phases`).
 
     The method is for strongly convex losses: it starts on each group at the output of the previous group. Users that
-    are in no group are not used. For large n, the groups contain between about half and all of the users.
+    are in no group are not used. For large n, all groups together contain between about half and all of the
+    users.
 
     Args:
         users: n, number of users.
@@ -255,7 +256,7 @@ def gd_phases(
             * a function from T to E‖Z‖²/L² of each of T rounds, for other noise.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
         max_rounds: largest number of rounds of each group, or None for the number of users in the group.
-        tolerance: each group has the fewest rounds whose bound exceeds the group's smallest bound by at most this
+        tolerance: each group has the fewest rounds at which its bound exceeds its smallest bound by at most this
             fraction.
         generalization: False for bounds on the excess empirical loss instead of the excess population loss.
 
@@ -286,7 +287,8 @@ def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float,
         dimension: d, number of parameters.
         epsilon: ε of the whole run.
         delta: δ of the whole run.
-        printed: use K² instead of K³, as printed in the paper. It does not give the rate that the paper states.
+        printed: True uses K² instead of K³ in the formula below, as the paper prints it. With K², the method does not
+            have the rate that the paper states.
 
     Returns:
         `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.

@@ -31,7 +31,7 @@ def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
 def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise, sampling: bool = True) -> Any:
     """Bound on the mean squared error of a round's gradient estimate from b new users.
 
-    The estimate is the noisy mean of the users' gradients. Its error is the squared L2 distance to the gradient of the
+    The estimate is the noisy mean of the users' gradients. Its error is the L2 distance to the gradient of the
     population loss.
 
     Args:
@@ -59,10 +59,10 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
 def gaussian_noise_constant(
     epsilon: float, delta: float, dimension: int, levels_ratio: float = 1.0, releases: int = 1
 ) -> float:
-    """Noise constant C of Gaussian noise on a sum of gradients. Bounds depend on privacy only through C.
+    """Noise constant C of Gaussian noise on a sum of gradients.
 
     The constant is C = E‖Z‖²/L², where Z is the noise vector that is added to the sum, and L is the Lipschitz constant
-    of the loss.
+    of the loss. Bounds on the excess loss, such as `sgd_bound`, depend on the privacy budget only through C.
 
     Args:
         epsilon: ε of all releases together.
@@ -165,7 +165,7 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 
 
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
-    """Bound on the part of the noise constant of a sum of gradients that is due to random rounding.
+    """Bound on the contribution of random rounding to the noise constant of a sum of gradients.
 
     The noise constant of a sum of gradients is the variance of its noise, added up over the coordinates and divided by
     the squared Lipschitz constant.

@@ -19,7 +19,9 @@ from fedprivjax.theory._numbers import at_least_one, plain, positive, probabilit
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProblemConstants:
-    """Constants of a Lipschitz problem with one record per user, and its privacy. Each number may be an array.
+    """Constants of a Lipschitz problem with one record per user, and the privacy budget.
+
+    Each number may be an array.
 
     Attributes:
         users: n, number of users.
