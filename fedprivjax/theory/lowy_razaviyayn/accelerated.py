@@ -159,8 +159,8 @@ def acsa_bound(
 def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5) -> Any:
     """Modulus λ of the regulariser `(λ/2)‖w − w_0‖²`, which is added to a convex loss to make it strongly convex.
 
-    The correct centre is the start w_0, as in the paper's Lemma E.11, which has the factor 1. The paper's Theorem E.1
-    has the factor 1/2 and the centre 0.
+    The modulus is `λ = factor·V/(D√R)`. The correct centre of the regulariser is the start w_0. The paper's Lemma E.11
+    has this centre and the factor 1. The paper's Theorem E.1 has the centre 0 and the factor 1/2.
 
     Args:
         rounds: R, number of rounds.
@@ -223,8 +223,8 @@ def acsa_stages(
     """Successive runs (stages) of accelerated SGD on a strongly convex loss.
 
     Each stage halves the bound on the excess loss. There are as many stages as fit into the rounds. Remaining rounds
-    are not used, although the noise is calibrated for all rounds. If the first stage does not fit, the result is one
-    stage of all rounds with v_1 = 2β, which need not halve the bound.
+    are not used, although protocols calibrate their noise for all rounds. If the first stage does not fit, the result
+    is one stage of all rounds with v_1 = 2β. This stage need not halve the bound.
 
     Args:
         rounds: R, number of all rounds.
@@ -232,8 +232,8 @@ def acsa_stages(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
-        printed: True divides by R_k(R_k+1)(R_k+2) in the formula for v_k below, as the paper prints it, instead of
-            multiplying by it. Then v_k is always 2β.
+        printed: True replaces the factor R_k(R_k+1)(R_k+2) in the formula for v_k below by its reciprocal, as the paper
+            prints it. Then v_k is always 2β.
 
     Returns:
         Stages k = 1, 2, …. Stage k has R_k rounds, and its r-th round has the step size `2r/(4v_k + μr(r + 1))` with

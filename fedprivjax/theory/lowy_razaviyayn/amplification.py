@@ -237,9 +237,9 @@ def shuffled_load(*, machines: int, per_round: int, records: int, rounds: int, e
 
 
 def shuffled_bare_load(*, machines: int, per_round: ArrayLike, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """Privacy load with a trusted shuffler (`shuffled_load`) without its logarithmic factors.
+    """Simplified privacy load with a trusted shuffler: `shuffled_load` without logarithmic factors.
 
-    The noise variance is proportional to the privacy load. The simplified load is used in plots and in
+    The noise variance is proportional to the privacy load. The simplified load is for plots and for
     `shuffled_rounds`.
 
     Args:
@@ -280,7 +280,7 @@ def shuffled_rounds(
         The smallest integer R with `R ≥ max{(εnN)²/M, N/M, p, T}` and `p = min{n, (εnN)²/(dM)}`. For a convex loss,
         `T = (βD√M/L)·√p`. For a strongly convex loss, `T = (8β/μ)·ln(βD²μ(εnN)²/(dL²))`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 4.1, proved for one record of a machine per round.
+    Source: Lowy & Razaviyayn 2023, Theorem 4.1. The proof is for batches of one record.
 
     >>> problem = ProblemConstants(records=10, per_round=50, dimension=5, diameter=1.0, lipschitz=1.0)
     >>> shuffled_rounds(problem, machines=100, epsilon=0.1, smoothness=1.0)

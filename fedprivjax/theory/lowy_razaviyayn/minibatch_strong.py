@@ -107,10 +107,10 @@ def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0
 
 
 def strong_drift(variance: Variance) -> float:
-    """Constant c of the error that a step of minibatch SGD adds, on a strongly convex loss.
+    """Constant c of the error cη² that a step of size η adds in minibatch SGD.
 
-    A step of size η adds at most cη² to the expected squared distance to the optimum. Pass c as `drift` to
-    `recursion_step` and `recursion_bound`.
+    The loss is strongly convex. A step adds at most cη² to the expected squared distance to the optimum. Pass c as
+    `drift` to `recursion_step` and `recursion_bound`.
 
     Args:
         variance: variance of a round's gradient at the optimum, from `worst_variance` or `population_variance`.

@@ -174,7 +174,8 @@ def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
 def one_pass_rate(problem: OnePassConstants) -> Any:
     """Excess population loss of one pass of accelerated SGD for a smooth convex loss, up to a constant.
 
-    The batch size is the best one, `one_pass_batch`. The terms are due to sampled records, noise, and sampled machines.
+    The batch size is the best one, `one_pass_batch`. The three terms of the result are due to sampled records, noise,
+    and sampled machines, in this order.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
@@ -203,7 +204,8 @@ def one_pass_rate(problem: OnePassConstants) -> Any:
 def one_pass_strong_rate(problem: OnePassConstants, *, strong_convexity: ArrayLike) -> Any:
     """Excess population loss of one pass of accelerated SGD for a smooth strongly convex loss, up to a constant.
 
-    The batch size is `one_pass_strong_batch`. The terms are due to sampled records, noise, and sampled machines.
+    The batch size is `one_pass_strong_batch`. The three terms of the result are due to sampled records, noise, and
+    sampled machines, in this order.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), L (Lipschitz constant), β

@@ -37,8 +37,8 @@ class ProblemConstants:
     Attributes:
         records: n, number of records of one machine; the fewest if machines differ.
         per_round: M, number of machines in a round. If it is random, give its harmonic mean (`harmonic_machines`).
-            Functions that write M˜ instead of M also hold for machines with different privacy loads. For such machines,
-            give M˜ = `average_or_max(loads, pmf).per_round`. For equal loads, M˜ is M.
+            Results that contain M˜ instead of M also hold for machines with different privacy loads (`privacy_load`).
+            For such machines, give M˜ = `average_or_max(loads, pmf).per_round`. For equal loads, M˜ is M.
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
@@ -74,7 +74,7 @@ def privacy_load(
 ) -> Any:
     """Privacy load of a machine: a number to which its noise variance is proportional.
 
-    The theorems' bounds and step sizes depend on privacy only through the load ξ. The theorems assume Gaussian noise of
+    The paper's bounds and step sizes depend on privacy only through the load ξ. The paper assumes Gaussian noise of
     variance `256·R·L²·ξ` per coordinate. All arguments but `rounds` may be arrays with one entry per machine.
 
     Args:
@@ -106,9 +106,10 @@ def privacy_load(
 
 
 def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
-    """Privacy load of a machine without its logarithmic factors, for plots and simplified numbers of rounds.
+    """Simplified privacy load of a machine: `privacy_load` without logarithmic factors.
 
-    The privacy load is proportional to the noise variance (`privacy_load`).
+    The noise variance is proportional to the privacy load. The simplified load is for plots and for simplified numbers
+    of rounds.
 
     Args:
         records: n, number of records of a machine.
@@ -126,8 +127,8 @@ def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
 def equivalent_load(*, noise_std: ArrayLike, lipschitz: ArrayLike, rounds: int) -> Any:
     """Privacy load that corresponds to given noise, for example to noise that an accountant calibrated.
 
-    The theorems' bounds and step sizes depend on privacy only through the privacy load ξ. The theorems assume noise of
-    variance 256·R·L²·ξ. This function returns the ξ for which this variance is σ².
+    The bounds and step sizes of Lowy & Razaviyayn 2023 depend on privacy only through the privacy load ξ. The paper
+    assumes noise of variance 256·R·L²·ξ. This function returns the ξ for which this variance is σ².
 
     Args:
         noise_std: σ, standard deviation per coordinate of the noise of a machine's message (a mean of gradients).
@@ -154,16 +155,16 @@ def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
 
 
 class Effective(NamedTuple):
-    """Number of machines and value to use in a bound that is stated for equal machines.
+    """Number of machines and common value per machine, to use in a bound that is stated for equal machines.
 
-    For example, a bound contains the number of machines in a round and the noise variance of each machine. If the
-    number is random and the variances differ, the bound holds with `per_round` for the number and `value` for the
-    variance. `average_or_max` computes both from the distribution of the number and the machines' variances.
+    The value is, for example, the noise variance of a machine. If the number of machines in a round is random and the
+    variances differ, such a bound holds with `per_round` for the number and `value` for every variance.
+    `average_or_max` computes both from the distribution of the number and the machines' variances.
 
     Attributes:
         per_round: number of machines in a round.
-        value: one value for all machines, of the kind that was given to `average_or_max`. This is a noise variance, a
-            squared standard deviation of records' gradients, or a privacy load (a number to which the noise variance is
+        value: one value for all machines, of the kind that was given to `average_or_max`: a noise variance, a squared
+            standard deviation of records' gradients, or a privacy load (a number to which the noise variance is
             proportional).
     """
 
@@ -195,9 +196,9 @@ def top_averages(values: ArrayLike) -> np.ndarray:
 
 
 def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
-    """Root mean square of the mean of the m largest values, for the random number m of machines in a round.
+    """Root mean square of the mean of the m largest of the machines' values, for a random m.
 
-    Bounds for machines with unequal noise contain this number.
+    Here m is the number of machines in a round. Bounds for machines with unequal noise contain the result.
 
     Args:
         values: one per machine, or one for all: privacy loads (`privacy_load`), noise variances or squared deviations.
@@ -247,8 +248,8 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
 def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike) -> Any:
     """Variance due to choosing the machines of a round at random.
 
-    Divided by the number of machines in a round, it is the mean squared error that the choice causes in the mean
-    gradient.
+    This variance divided by the number of machines in a round is the mean squared error that the choice causes in the
+    mean gradient.
 
     Args:
         diversity: υ², mean squared distance of the machines' gradients to their mean; at the optimum, the mean squared
