@@ -16,7 +16,7 @@ MIN_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requir
 
 
 class MomentumSettings(NamedTuple):
-    """Settings of private momentum (Algorithm 1), which `momentum_settings` returns.
+    """Settings of private momentum (Tran & Cutkosky 2022, Algorithm 1), which `momentum_settings` returns.
 
     Each is a number for one run, or an array with one entry per run.
 
@@ -31,14 +31,16 @@ class MomentumSettings(NamedTuple):
 
 
 class GradientBound(NamedTuple):
-    """Bound on the expected norm of the gradient at a uniformly random iterate, as five terms whose sum is `total`.
+    """Bound on the expected gradient norm of private momentum, as five terms whose sum is `total`.
+
+    The bound is for a uniformly random iterate of Algorithm 1 or 2 of Tran & Cutkosky 2022.
 
     * `optimisation`: `3·gap/(2ηT) + 3Lη/4` for the excess loss `gap` at the start, the length η of a step, T rounds and
       the smoothness L;
     * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates, for N records and the weight α of a new gradient in the
       momentum;
     * `variance`: `6G√α`, due to sampled records, for the Lipschitz constant G;
-    * `noise`: 3 times the mean norm of the noise;
+    * `noise`: 3 times the mean norm of the noise in the momentum;
     * `start`: `3G(1−α)/(αT)`, due to a momentum that starts at 0.
     """
 
@@ -110,7 +112,7 @@ def momentum_noise_norm(
     """Bound on the expected norm of the noise of private momentum (Algorithm 1) in a round.
 
     The momentum of a round is computed from noisy sums of gradients, the nodes of a binary tree over the rounds. Three
-    bounds determine its noise:
+    bounds determine the noise of the momentum:
 
     * Δ, on the sensitivity of a node;
     * V, on the number of nodes that contain one record;
@@ -125,13 +127,13 @@ def momentum_noise_norm(
         noise_multiplier: σ, from `momentum_multiplier`.
         order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch); not used
             by "paper".
-        form: "counted" for numbers of nodes that are counted in the tree, or "paper" for the bound of the paper.
+        form: "counted" for bounds that are computed from the tree, or "paper" for the bounds of the paper.
 
     Returns:
         `Δσ·√(d·V·m)`. The numbers Δ, V and m depend on the form.
 
-        * for "counted": Δ is 2αG times the largest weight of a record in a node (`sensitivity_cap`), V is `node_count`,
-          and m is ⌊log₂(T+1)⌋;
+        * for "counted": Δ is 2αG times the largest total weight of a record in a node (`sensitivity_cap`), V is
+          `node_count`, and m is ⌊log₂(T+1)⌋;
         * for "paper": `Δ = 4αG`, `V = 4(T/N)·log₂T`, and `m = log₂T`.
 
     Source: Tran & Cutkosky 2022, Lemma 12 ("paper").

@@ -160,8 +160,8 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
 def momentum_max_epsilon(delta: ArrayLike, algorithm: str = "tree") -> Any:
     """Largest ε at which the noise multiplier of the form "paper" (`momentum_multiplier`) is proved to suffice.
 
-    At this ε, the forms "paper" and "renyi" give the same noise multiplier. It is the smallest that Rényi divergences
-    allow.
+    At this ε, the forms "paper" and "renyi" give the same noise multiplier. A proof by Rényi divergences allows no
+    smaller noise multiplier.
 
     Args:
         delta: δ of the privacy budget.
@@ -207,10 +207,11 @@ def _simple(mu: np.ndarray, delta: np.ndarray) -> Any:
 
 
 class Sensitivities(NamedTuple):
-    """Sensitivities of the sums in the three trees of reduced-noise momentum (Algorithm 2) to one record.
+    """Sensitivities to replacing one record, for the sums in reduced-noise momentum (Algorithm 2).
 
-    The sums are not yet multiplied by the weight of a new gradient in the momentum. Each of the trees sums one kind of
-    vector over successive rounds:
+    Algorithm 2 of Tran & Cutkosky 2022 releases sums over successive rounds: the nodes of three binary trees. The
+    sensitivities are those of the sums before they are multiplied by the weight of a new gradient in the momentum. Each
+    tree sums one kind of vector:
 
     * `anchors`: gradients at an epoch's first iterate, the anchor (G in the paper);
     * `differences`: differences between the gradients at successive anchors (Δ in the paper);
@@ -224,7 +225,7 @@ class Sensitivities(NamedTuple):
 
 
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
-    """Bounds on sensitivities of sums in the three trees of reduced-noise momentum (Algorithm 2) to one record.
+    """Bounds on sensitivities to replacing one record, for the sums in reduced-noise momentum.
 
     Algorithm 2 releases noisy sums over successive rounds, in which older rounds have smaller weights. Each of three
     binary trees has sums of one kind:
@@ -233,8 +234,8 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
     * differences: gradients at the anchor of the epoch minus gradients of the same records at the previous anchor;
     * residuals: gradients at the iterate of the round minus gradients of the same records at the anchor.
 
-    The bounds are for sums that are not yet multiplied by the weight of a new gradient in the momentum. The bounds hold
-    if all epochs have the same order of records and the weight is at least 1/N for N records.
+    The bounds are for the sums before they are multiplied by the weight of a new gradient in the momentum. The bounds
+    hold if all epochs have the same order of records and the weight is at least 1/N for N records.
 
     Args:
         problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).
@@ -270,13 +271,14 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 def residual_sensitivity(
     *, first: int, last: int, records: int, alpha: float, step_size: float, smoothness: float
 ) -> float:
-    """Sensitivity of a sum of residuals over several rounds of Algorithm 2 to replacing one record.
+    """Sensitivity to replacing one record, for a sum of residuals in reduced-noise momentum (Algorithm 2).
 
     The residual of round t is the gradient of the round's record at the current iterate, minus the gradient of the same
     record at the epoch's first iterate. The sum is over the rounds t = y, …, z, and round t has the weight (1−α)^{z−t}.
-    All epochs must have the same order, so that a record has the same position p = 0, …, N − 1 in every epoch. The
-    current iterate is then p steps of length η after the epoch's first iterate. Replacing the record therefore changes
-    each of its residuals by at most 2pηL.
+
+    All epochs must have the same order, so that a record has the same position p = 0, …, N − 1 in every epoch. When the
+    record is used, the current iterate is p steps of length η after the epoch's first iterate. The residual's norm
+    is therefore at most pηL. Replacing the record changes each of its residuals by at most twice this bound.
 
     Args:
         first: y, first round of the sum, counted from 1.
@@ -287,10 +289,10 @@ def residual_sensitivity(
         smoothness: L, smoothness of one record's loss.
 
     Returns:
-        The largest value of `2pηL·Σ_t (1−α)^{z−t}` over the positions p. The sum is over those rounds t from y to z
-        that are at position p of their epoch.
+        The largest value of `2pηL·Σ_t (1−α)^{z−t}` over the positions p. In this formula, t runs over the rounds from y
+        to z that are at position p of their epoch.
 
-    Source: derived here, for F^r of Tran & Cutkosky 2022, Theorem 8.
+    Source: derived here, for the sums of residuals (F^r) in Tran & Cutkosky 2022, Theorem 8.
 
     >>> residual_sensitivity(first=1, last=4, records=4, alpha=0.25, step_size=0.5, smoothness=1.0)
     3.0

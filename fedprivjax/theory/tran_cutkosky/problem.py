@@ -49,13 +49,15 @@ class ProblemConstants:
 
 
 class Federated(NamedTuple):
-    """Constants with which theorems for one machine apply to several machines, from `federated`.
+    """Constants with which the theorems of Tran & Cutkosky 2022 apply to several machines.
 
-    * `epoch`: number of rounds of an epoch. Pass it as `records` to the theorems on privacy and noise;
-    * `sensitivity`: sensitivity of one round's gradient to replacing one record. Pass half of it as `lipschitz` to the
-      theorems on noise;
-    * `noise`: factor by which to multiply the noise of the theorems. It is 1 with a trusted server. Without one, it is
-      1/√M for M machines, because the server averages M independent noises.
+    The theorems are for one machine. `federated` returns the constants:
+
+    * `epoch`: number of rounds of an epoch. Use it as `records` in functions for privacy and noise;
+    * `sensitivity`: sensitivity of one round's gradient to replacing one record. Use half of it as `lipschitz` in
+      functions for noise, such as `momentum_noise_norm`;
+    * `noise`: factor by which to multiply the noise from these functions. The factor is 1 with a trusted server.
+      Without one, it is 1/√M for M machines, because the server averages M independent noises.
     """
 
     epoch: int
@@ -64,14 +66,15 @@ class Federated(NamedTuple):
 
 
 def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz: float = 1.0) -> Federated:
-    """Constants with which the theorems for one machine apply to M machines.
+    """Constants with which the theorems of Tran & Cutkosky 2022 apply to M machines.
 
-    The theorems add noise to sums of gradients over successive rounds. A trusted server adds noise to sums of the
-    machines' mean gradient. Without a trusted server, each machine adds noise to sums of its own gradient, and the
-    server averages the noisy sums of all machines.
+    The theorems are for one machine, which adds noise to sums of its gradients over successive rounds. With several
+    machines, a trusted server adds noise to sums of the machines' mean gradient. Without a trusted server, each machine
+    adds noise to sums of its own gradient, and the server averages the noisy sums of all machines.
 
-    Neighbours replace one record. Every record belongs to one machine, so that guarantees do not compose over machines.
-    If a machine takes part in some rounds only, count only these rounds as its rounds.
+    Neighbouring datasets differ by the replacement of one record. Every record belongs to one machine, so that the
+    machines' guarantees need no composition. If a machine takes part in some rounds only, the rounds of the theorems
+    are the rounds in which it takes part.
 
     Args:
         machines: M, number of machines.
@@ -83,10 +86,10 @@ def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz:
     Returns:
         A `Federated` with the fields
 
-        * `epoch`: n/K, the number of rounds of an epoch. Pass it as `records` to the theorems on privacy and noise;
+        * `epoch`: n/K, the number of rounds of an epoch. Use it as `records` in functions for privacy and noise;
         * `sensitivity`: 2G/(KM) for "server" and 2G/K for "none", the sensitivity of the gradient whose sums get noise.
-          Pass half of it as `lipschitz` to the theorems on noise;
-        * `noise`: 1 for "server" and 1/√M for "none". Multiply the noise of the theorems by it.
+          Use half of it as `lipschitz` in functions for noise, such as `momentum_noise_norm`;
+        * `noise`: 1 for "server" and 1/√M for "none", the factor by which to multiply the noise from these functions.
 
     Source: derived here; the paper has one machine.
 
@@ -162,10 +165,10 @@ def whole_epochs(records: int, rounds: float) -> int:
 class ReducedNodes(NamedTuple):
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases the noisy sums of three binary trees over the rounds. The first tree sums gradients at each
-    epoch's first iterate. The second sums the differences between these gradients in successive epochs. The third sums
-    residuals: current gradients minus gradients at the epoch's first iterate. A sum is early if its last round is in
-    the first two epochs, otherwise late. The noise of a sum grows with these numbers:
+    Algorithm 2 of Tran & Cutkosky 2022 releases the noisy sums of three binary trees over the rounds. The first tree
+    sums gradients at each epoch's first iterate. The second sums the differences between these gradients in successive
+    epochs. The third sums residuals: current gradients minus gradients at the epoch's first iterate. A sum is early if
+    its last round is in the first two epochs, otherwise late. The noise of a sum grows with these numbers:
 
     * `early`: bound on the number of early sums of the first two trees together that contain one record;
     * `late`: bound on the number of late sums of the first two trees together that contain one record. It also bounds
@@ -212,15 +215,15 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
     Args:
         records: N, number of records, also the number of rounds of an epoch; at least 2.
         rounds: T, number of rounds, at least N.
-        form: "corrected", or "paper" for the numbers of the paper, of which `early` can be slightly too small.
+        form: "corrected", or "paper" for the numbers of the paper. Its `early` can be slightly too small.
 
     Returns:
         Two bounds, `early` and `late`. A sum is early if its last round is in the first two epochs, otherwise late.
 
-        * `early` bounds the number of early sums in which a given record occurs, counted over the first and the second
-          tree. It is `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
-        * `late = 4(T/N)·log₂N` bounds the number of late sums in which a given record occurs, counted likewise. It also
-          bounds the number of all sums of the third tree in which the record occurs.
+        * `early` bounds the number of early sums of the first two trees together that contain one record. It is
+          `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
+        * `late = 4(T/N)·log₂N` bounds the number of late sums of the first two trees together that contain one record.
+          It also bounds the number of sums of the third tree that contain one record, early or late.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 
@@ -239,8 +242,8 @@ def node_sensitivity(
     """Largest total weight of one record in a noisy sum of gradients over the rounds y to z.
 
     Round t uses the gradient of one record, which has the weight (1−α)^{z−t} in the sum. The total weight of a record
-    is the sum of its weights over the rounds that use it. A momentum multiplies the sum of gradients by α. The
-    sensitivity is then the product of α, the result, and the sensitivity of one round's gradient.
+    is the sum of its weights over the rounds that use it. The sensitivity of the sum is the largest total weight times
+    the sensitivity of one round's gradient. A momentum multiplies the sum by α, and thereby also its sensitivity.
 
     Args:
         first: y, first round of the sum, counted from 1.

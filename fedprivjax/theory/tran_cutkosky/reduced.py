@@ -15,7 +15,7 @@ from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 
 
 class ReducedSettings(NamedTuple):
-    """Settings of reduced-noise momentum (Algorithm 2), which `reduced_settings` returns.
+    """Settings of reduced-noise momentum (Tran & Cutkosky 2022, Algorithm 2), from `reduced_settings`.
 
     Each is a number for one run, or an array with one entry per run.
 
@@ -45,14 +45,14 @@ def reduced_settings(
         epsilon: ε of the privacy budget.
         dimension: d, number of parameters.
         rounds: T, number of rounds, or None for the theorem's number, which is very large.
-        form: smallest α that the result may have: about 1.7/N for "corrected", as the paper's bound on the noise
-            (Proposition 14) requires; 1/N for "paper", which disregards this requirement as Theorem 9 does.
+        form: lower limit of α, the weight of a new gradient in the momentum: 1.7/N for "corrected", or 1/N for "paper".
+            The paper's bound on the noise (Proposition 14) requires about 1.7/N. Theorem 9 disregards this.
 
     Returns:
         The number T of rounds, the weight α of a new gradient in the momentum, the step length η, and the reset rate γ.
 
         * T of the theorem is `N^{7/3}·ε^{4/3}/d^{2/3}`, rounded up to whole epochs of N rounds;
-        * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the limit of `form`. At the theorem's T, it is that
+        * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the limit of `form`. At the theorem's T, α is that
           limit;
         * `η = 1/√(NT)`;
         * `γ = ηN`. `ReducedSettings` explains the reset rate.
@@ -110,14 +110,14 @@ def reduced_noise_norm(
         form: "corrected", or "paper" for the bound of the paper.
 
     Returns:
-        For "corrected", `ασ·√(d·(A + B + C))`. The three terms use
+        For "corrected", `ασ·√(d·(A + B + C))`. The terms A, B and C contain
 
         * δ_G, δ_Δ and δ_r: sensitivities of sums of anchors, differences and residuals (`reduced_sensitivities`);
         * V_1 and V_2: bounds on numbers of noisy sums that contain one record (`early` and `late` of
           `reduced_node_counts`);
         * `K = 2(1 + ⌈log₂N⌉)/(1 − (1−α)^N/(1−γ))²`.
 
-        They are
+        The terms are
 
         * `A = V_1·δ_G²·(⌊log₂N⌋ + K)`, for anchors of the first two epochs;
         * `B = V_2·K·(γ²δ_G² + (1−γ)²δ_Δ²)/(γ(2−γ))`, for later anchors and for differences;
