@@ -10,10 +10,10 @@ divergence for an adversary who sees the server's points, as follows:
 
 Both amplifications are by Theorem 9 of Wang, Balle & Kasiviswanathan 2019.
 
-**The second amplification does not hold for neighbours in one record.** It takes the messages of two machines to be as
-close as two messages of one machine whose data differ in one record. But the data of two machines may differ in all
-records, so that a round may show that a machine takes part. Sampling machines then multiplies only δ of the round by l,
-and not ε.
+**The second amplification does not hold for neighbouring datasets that differ in one record.** It takes the messages of
+two machines to be as close as two messages of one machine whose data differ in one record. But the data of two machines
+may differ in all records, so that a round may show that a machine takes part. Sampling machines then multiplies only δ
+of the round by l, and not ε.
 """
 
 from collections.abc import Callable
@@ -38,10 +38,11 @@ def published_epsilon(
     record_rate: float,
     delta: float,
 ) -> float:
-    """Return the ε that the authors of DP-SCAFFOLD publish. It is not a valid bound for neighbours in one record.
+    """Return the ε that the authors of DP-SCAFFOLD publish. It is not valid for datasets that differ in one record.
 
-    The authors' amplification by sampled machines fails for such neighbours, because two machines may differ in all
-    records. `Scaffold` with unit = "record" states a valid ε.
+    The authors' amplification by sampled machines takes the messages of two machines to be as close as two messages of
+    one machine whose datasets differ in one record. But the datasets of two machines may differ in all records.
+    `Scaffold` with unit = "record" states a valid ε.
 
     Args:
         noise_multiplier: standard deviation of the noise in one machine's step, divided by the step's sensitivity to
@@ -49,8 +50,8 @@ def published_epsilon(
         machines: number of all machines.
         rounds: number of rounds.
         steps: number of local steps in a round.
-        machine_rate: fraction of the machines in a round.
-        record_rate: fraction of a machine's records in a step.
+        machine_rate: fraction of the machines that take part in a round.
+        record_rate: fraction of a machine's records that a step uses.
         delta: δ of the guarantee, in (0, 1).
 
     Raises:
