@@ -64,15 +64,16 @@ def from_dataset(
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
             None is the dataset's partition (`dataset.machine_of`), if it has one.
         test_machine_of: machine of each test example, int [tests], for metrics of every client. None is
-            `dataset.test_machine_of` if the partition is the dataset's own.
+            `dataset.test_machine_of` if the partition is the dataset's own. With any other partition, None means that
+            the machines of test examples are unknown.
         start: initial parameters. For a linear predictor, None is the point of the constraint set nearest to zero. For
             a linen module, None is a random sample of its initialisers. For an nnx module, None is the module's own
             parameters.
         lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. None
-            derives the bound from the loss. However, a linear predictor with the dataset's default loss uses
-            `dataset.noise_lipschitz` as the bound, unless this is None. The authors of a published experiment
-            calibrated their noise with this constant. It is computed from private data, so noise calibrated with it is
-            not private.
+            derives the bound from the loss. There is one exception: if the dataset has a constant `noise_lipschitz`, a
+            linear predictor with the dataset's default loss, or its Moreau envelope, uses this constant as the bound.
+            Such a dataset is that of a published experiment, whose authors calibrated their noise with the constant. It
+            is computed from private data, so noise calibrated with it is not private.
         distance: public bound on the distance from the start to the optimum, or None for the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.

@@ -49,9 +49,9 @@ class Dataset:
             partitioned.
         test_machine_of: index of the machine to which each held-out example belongs, int32, shape [tests], or None if
             unknown.
-        noise_lipschitz: Lipschitz constant of the default loss with which the authors of a published experiment
-            calibrated their noise, or None. It is a statistic of private data, so noise calibrated with it is not
-            private.
+        noise_lipschitz: Lipschitz constant of the default loss in a published experiment, or None. The authors of the
+            experiment calibrated their noise with this constant. It is a statistic of private data, so noise calibrated
+            with it is not private.
         loss: default loss. None stands for the loss that `from_dataset` chooses by the labels. `optimum` and
             `population` are those of the default loss.
         picture: height, width and channels of the image that a feature vector holds row by row, or None. A constant
@@ -59,13 +59,14 @@ class Dataset:
         class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
         not_covered: texts that name parts of the dataset which were computed from private data, such as a mean. No
             privacy guarantee covers these parts. Results repeat the texts.
-        machines_from: origin of the list of machines. It is "" if the list is public. If the list was read from the
-            data, it is a text such as "the machines, which are the clients in the data". Such a list may leak
-            information about the data. Guarantees then assume that neighbouring datasets have the same machines.
+        machines_from: text that describes the list of machines if it was read from the data, such as "the machines,
+            which are the clients in the data". It is empty if the list is public. A list that was read from the data
+            may leak information about them. A guarantee covers the list only if all neighbouring datasets have the same
+            machines, as when one record is replaced. Otherwise, results list this text with `not_covered`.
         columns: columns of the table from which the dataset was made, by name, shape [examples] each, or None.
         target: name of the predicted column, or empty.
-        raw_rows: conversion of new rows to features, for predictions. New rows are in their original form, such as rows
-            of a table. None if new rows have the form of `features`.
+        raw_rows: conversion of raw rows, such as rows of a table, to features. Predictions for new rows use it. None if
+            new rows are given as features.
         padding: number that fills the ends of short sequences; None for other data. The tokens of sequences are
             0 … padding − 1. For sequences, features are int32, shape [examples, length]. Labels may have the same
             shape, with a class per token, or −1 for a token without one.

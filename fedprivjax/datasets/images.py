@@ -48,7 +48,7 @@ def load_fashion_mnist() -> Dataset:
     """Load grey images of clothes, 28×28 pixels in 10 classes: 60,000 training and 10,000 test examples.
 
     Features are pixels/255 and a constant 1. The files are read from `$FEDPRIVJAX_DATA/fashion-mnist` or from the
-    cache. If they are in neither, they are downloaded into the cache.
+    download folder (`data_file.cache()`). If they are in neither, they are downloaded.
 
     Raises:
         DataError: if a file is damaged.
@@ -74,8 +74,8 @@ def load_emnist(split: str = "balanced") -> Dataset:
 
     Features are pixels/255 and a constant 1. The archive stores images transposed. The function turns them upright. The
     labels of "letters" are numbered from 0. The archive gzip.zip (562 MB) is read from `$FEDPRIVJAX_DATA/emnist` or
-    from the cache. If it is in neither, it is downloaded into the cache. The archive does not say who wrote an image.
-    For a federation by writer, load FEMNIST by `from_leaf`.
+    from the download folder (`data_file.cache()`). If it is in neither, it is downloaded. The archive does not say who
+    wrote an image. For a federation by writer, load FEMNIST by `from_leaf`.
 
     Args:
         split: name of the split. In "balanced" and "bymerge", upper and lower case of a letter are one class if they
@@ -105,8 +105,8 @@ def load_cifar10() -> Dataset:
     """Load colour images of 32×32 pixels in 10 classes: 50,000 training and 10,000 test examples.
 
     Features are pixels/255, with the three colours of a pixel side by side, and a constant 1. The archive
-    cifar-10-binary.tar.gz (170 MB) is read from `$FEDPRIVJAX_DATA/cifar10` or from the cache. If it is in neither, it
-    is downloaded into the cache.
+    cifar-10-binary.tar.gz (170 MB) is read from `$FEDPRIVJAX_DATA/cifar10` or from the download folder
+    (`data_file.cache()`). If it is in neither, it is downloaded.
 
     Raises:
         DataError: if the archive is damaged.
@@ -120,11 +120,11 @@ def load_cifar100(labels: str = "fine") -> Dataset:
     """Load colour images of 32×32 pixels in 100 or 20 classes: 50,000 training and 10,000 test examples.
 
     Features are pixels/255, with the three colours of a pixel side by side, and a constant 1. The archive
-    cifar-100-binary.tar.gz (169 MB) is read from `$FEDPRIVJAX_DATA/cifar100` or from the cache. If it is in neither, it
-    is downloaded into the cache.
+    cifar-100-binary.tar.gz (169 MB) is read from `$FEDPRIVJAX_DATA/cifar100` or from the download folder
+    (`data_file.cache()`). If it is in neither, it is downloaded.
 
     Args:
-        labels: "fine" for 100 classes, "coarse" for 20 groups of five.
+        labels: "fine" for 100 classes, "coarse" for 20 classes, each of which joins five of the 100.
 
     Raises:
         Refusal: if `labels` is unknown.

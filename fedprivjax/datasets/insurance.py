@@ -47,7 +47,7 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
         machines: number of machines.
         trial: seed of the choice of held-out records.
         path: CSV file with the same columns and any number of rows. None searches for insurance.csv in
-            `$FEDPRIVJAX_DATA` and in the cache.
+            `$FEDPRIVJAX_DATA` and in the download folder (`data_file.cache()`).
 
     Returns:
         A `Dataset` with features [training records, 7], machine by machine, and `label_bound` 1e5.

@@ -78,8 +78,8 @@ def load_mnist() -> Dataset:
     """Load handwritten digits of 28×28 pixels: 60,000 training and 10,000 test examples.
 
     Features are pixels/255 and a constant 1, so their norm is at most √785 for every image. The IDX files, gzipped or
-    not, are read from `$FEDPRIVJAX_DATA/mnist` or from the cache. If they are in neither, they are downloaded into the
-    cache.
+    not, are read from `$FEDPRIVJAX_DATA/mnist` or from the download folder (`data_file.cache()`). If they are in
+    neither, they are downloaded.
 
     Raises:
         DataError: if a file is truncated, or its content has another SHA-256 digest than expected.
@@ -143,15 +143,15 @@ def mnist_pairs(
 
     The argument `draw` chooses how the records are sampled:
 
-    * `bootstrap`, as in the authors' code: only the first `per_digit` images of each digit are used. Records of the
-      machine's pair are sampled from the images of these two digits, the other records from the images of all ten
-      digits, always with replacement. Images therefore recur within and across machines, and at p = 0 about 55% of a
-      machine's test records are also among its training records.
-    * `disjoint`, as in the paper's text: each trial samples `5·per_digit` images of each digit from the training set
-      and divides them among the 5 machines that use the digit. Each machine keeps `round((1 − p)·2·per_digit)` of its
-      images, chosen at random. The images that are not kept are shuffled and divided among all machines again. No image
-      is used twice. Machines have the same number of records as with `bootstrap`. `per_digit` is at most ⌊5421/5⌋ =
-      1084, since the rarest digit has 5421 images.
+    * `bootstrap`, as in the code of Lowy & Razaviyayn (2023): only the first `per_digit` images of each digit are used.
+      Records of the machine's pair are sampled from the images of these two digits, the other records from the images
+      of all ten digits, always with replacement. Images therefore recur within and across machines, and at p = 0 about
+      55% of a machine's test records are also among its training records.
+    * `disjoint`, as in the text of their paper: each trial samples `5·per_digit` images of each digit from the training
+      set and divides them among the 5 machines that use the digit. Each machine keeps `round((1 − p)·2·per_digit)` of
+      its images, chosen at random. The images that are not kept are shuffled and divided among all machines again. No
+      image is used twice. Machines have the same number of records as with `bootstrap`. `per_digit` is at most ⌊5421/5⌋
+      = 1084, since the rarest digit has 5421 images.
 
     The components and the mean are computed from the training images. No guarantee covers this.
 
@@ -164,8 +164,8 @@ def mnist_pairs(
         draw: way of sampling, "bootstrap" (as in the authors' code) or "disjoint" (as in the paper's text).
         trial: seed of the sampling.
         lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
-            is the constant in the authors' code: twice the largest norm among the training records of machine 1,
-            counted from 0. This constant is not private.
+            is the constant in the authors' code: twice the largest norm of a feature vector among the training records
+            of the second machine. This constant is not private.
 
     Returns:
         A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28:

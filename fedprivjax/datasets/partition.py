@@ -65,8 +65,8 @@ def partition(
 
     The kinds are:
 
-    * `iid`: a random permutation of the examples, cut into equal parts, or into parts of given `sizes`. If examples are
-      not divisible by machines, the remaining examples are dropped.
+    * `iid`: a random permutation of the examples, cut into equal parts, or into parts of given `sizes`. If the number
+      of examples is not a multiple of the number of machines, the remaining examples are dropped.
     * `by_label`: every machine has equally many examples of each of exactly `classes_per_machine` classes. All machines
       have the same number of examples, the largest for which this is possible. Other examples are dropped.
     * `dirichlet`: each class is divided over the machines in proportions sampled from Dirichlet(alpha, …, alpha) (Hsu,
@@ -79,8 +79,8 @@ def partition(
     * `by_value`: one machine per distinct label, in sorted order, with all of its examples.
 
     Args:
-        labels: class or number by which to partition, shape [examples], or another column such as a region or an age.
-            Only the length matters for `iid`.
+        labels: class or number of each example, shape [examples]. Another column, such as a region or an age, can take
+            their place. Only the length matters for `iid`.
         machines: number of machines. For kind `by_value`, leave it out, or give the number of distinct labels.
         kind: kind of partition, one of the above.
         classes_per_machine: number of classes that a machine holds, for kind `by_label`.

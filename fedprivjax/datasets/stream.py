@@ -167,7 +167,7 @@ def clusters(
             Machine i has the main class i mod `classes`.
         machines: number of machines among which the examples are divided in order, or None for a dataset without a
             partition.
-        trial: number of the sample. Different trials are independent samples from the same distribution.
+        trial: index of the sampled dataset. Different indices give independent samples from the same distribution.
         seed: seed of the distribution (the directions of the classes) and of its samples.
 
     Raises:

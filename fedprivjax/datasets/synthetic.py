@@ -32,7 +32,7 @@ def least_squares(
 
     Features x are uniform on the unit sphere. On machine i the label is `y = ⟨w_i, x⟩ + z` with noise z. The machine's
     optimum is `w_i = w* + heterogeneity·u_i`. The vectors u_i are sampled uniformly on the sphere and then centred, so
-    that `Σ u_i = 0`. Thus w* is exactly the optimum of the machines' mean population risk F. For p features, it is
+    that `Σ u_i = 0`. Thus w* is exactly the optimum of the machines' mean population risk F. For p features, F is
 
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
@@ -122,8 +122,8 @@ def least_absolute(
 
     Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−noise, noise]. The
     loss of an example is not smooth, but the population risk (its expectation) is. For p features, the risk is
-    quadratic where `‖w − w*‖ ≤ noise`. On a ball of diameter at most `noise` that contains w*, it is therefore strongly
-    convex with modulus `1/(noise·p)`.
+    quadratic where `‖w − w*‖ ≤ noise`. On a ball of diameter at most `noise` that contains w*, the risk is therefore
+    strongly convex with modulus `1/(noise·p)`.
 
     Args:
         examples: number of training examples, a multiple of `machines`.

@@ -137,8 +137,8 @@ class Problem:
         excess: exact excess risk `params -> scalar`, or None if unknown.
         not_covered: texts that name values which were computed from private records before any run, such as a mean for
             scaling. No guarantee covers them.
-        raw_rows: conversion of new rows in their original form, such as rows of a table, to features for predictions.
-            None if rows are given as features.
+        raw_rows: conversion of raw rows, such as rows of a table, to features. Predictions for new rows use it. None if
+            new rows are given as features.
     """
 
     pool: Any
