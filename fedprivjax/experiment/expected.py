@@ -24,12 +24,14 @@ ALONG_AXIS = ("slope", *ORDER)
 class Cell(Settings):
     """One expected number of an experiment, such as an accuracy in a paper's table.
 
-    A result is compared with it. It is one entry of `cells` in a section `[[expected]]` of an experiment file.
+    It is one entry of `cells` in a section `[[expected]]` of an experiment file. The key `rule` of the section says how
+    a result is compared with the number.
 
     Attributes:
-        at: values of the swept settings to which the number belongs, by name, such as epsilon = 2.0.
-        value: the number, or None. The rules "above", "paired_above", "increases" and "decreases" of the section need
-            no number. With other rules, None shows the result without a comparison.
+        at: values of the swept settings, by name, such as epsilon = 2.0. The result at these values is compared
+            with the number.
+        value: the number, or None. The rules "above", "paired_above", "increases" and "decreases" need no number. The
+            rule "within_se" requires a number. With any other rule, None shows the result without a comparison.
         sd: standard deviation over the published runs, or None if unknown.
         runs: number of published runs, or None if unknown.
     """

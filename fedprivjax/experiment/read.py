@@ -31,9 +31,9 @@ IN_TUNING = "in [tuning]"  # before messages about the tuning experiment
 
 
 def check(experiment: Experiment) -> None:
-    """Raise Refusal if settings in different sections of an experiment contradict one another.
+    """Raise Refusal if settings of an experiment are invalid, or contradict settings of another section.
 
-    The message names the key of the file.
+    The message names the setting as in the experiment file.
     """
     require_printable("title", experiment.title, breaks=False)
     require_printable("notes", experiment.notes)

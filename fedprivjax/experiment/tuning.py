@@ -147,8 +147,9 @@ class Choice:
 
     Attributes:
         values: chosen values of the settings in the grid, by name.
-        score: mean of a metric over the runs with the chosen values, without diverged runs. Combinations are compared
-            by this metric, the key `select` in the section `[evaluation]` of the experiment file.
+        score: mean of a metric over the runs with the chosen values, without diverged runs. The experiment file names
+            the metric in its section `[evaluation]`, as the value of `select`. Among the combinations with the fewest
+            diverged runs, the one with the best mean is chosen.
         points: number of combinations in the grid.
         diverged: number of runs with the chosen values that diverged.
         why: text that describes the choice, its data and its effect on privacy.
