@@ -44,8 +44,8 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
     """Return the relative noise r of each planned message; float64 [rounds, per_round], 1 in empty slots.
 
     The noise of a message has standard deviation r times `noise_std`. For every machine, 1/r² sums to at most 1 over
-    its planned messages. All messages of a machine together therefore lose at most as much privacy as one message with
-    noise `noise_std`.
+    its planned messages. All messages of a machine together therefore leak at most as much as one message with noise
+    `noise_std`.
 
     Args:
         noise_schedule: a name in `NOISE_SCHEDULES`, which says what each name does, or positive numbers: relative noise
@@ -82,7 +82,7 @@ def exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
 
     A machine's k-th message has noise of standard deviation r_k times `noise_std`. The exposure is `√(Σ_k 1/r_k²)` over
     the planned messages, including those of rounds in which the machine drops out. The machine is μ-GDP (Gaussian
-    differential privacy) with μ = exposure · sensitivity / `noise_std`.
+    differential privacy) with μ = exposure · sensitivity / `noise_std`, for the L2 sensitivity of one message.
 
     Args:
         relative: r of each message, shape [rounds, per_round].

@@ -229,8 +229,8 @@ class Cancelling(Standing):
     samplers are cheaper if only sums of messages are needed.
 
     Attributes:
-        inputs: noise (standard deviation in units of `noise_std`) and machine of each message, and the divisor of each
-            round's sum.
+        inputs: for each message, its machine and the standard deviation of its noise in units of `noise_std`. For each
+            round, the number by which the server divides the sum of the messages.
         machines: number of machines.
     """
 
@@ -303,12 +303,13 @@ class Replayed(Standing):
     """Sampler of noise that machines cancel later. It stores no noise: old noise is computed again.
 
     A message adds new noise and subtracts the noise of the machine's previous message. The random key of a noise vector
-    follows from the machine and the number of its message. The old noise can therefore be sampled again when it is
-    subtracted.
+    follows from the machine and the place of the message among the machine's messages. The old noise can therefore be
+    sampled again when it is subtracted.
 
     Attributes:
-        inputs: for each message, its machine, its number, its noise and the noise of the machine's previous message.
-            Noise is a standard deviation in units of `noise_std`. Also the divisor of each round's sum.
+        inputs: for each message, its machine, its place among the machine's messages, and the standard deviations of
+            its noise and of the noise of the machine's previous message, in units of `noise_std`. For each round, the
+            number by which the server divides the sum of the messages.
     """
 
     method: ClassVar[str] = "replayed"
@@ -326,8 +327,8 @@ class Replayed(Standing):
 
         Args:
             memory: key from which all noise is derived. It does not change.
-            inputs: for each message of the round, its machine and its number, its noise (standard deviation in units of
-                `noise_std`) and that of the machine's previous message.
+            inputs: for each message of the round, its machine, its place among the machine's messages, and the standard
+                deviations of its noise and of the noise of the machine's previous message, in units of `noise_std`.
             key: not used.
             dimension: number of model parameters.
 

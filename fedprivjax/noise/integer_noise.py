@@ -75,8 +75,8 @@ class EveryInteger(Mechanism):
     cheaper.
 
     Attributes:
-        inputs: `relative` is 1 for each message that is sent, and 0 in empty slots. `divisor` is the divisor of each
-            round's sum.
+        inputs: tuple of arrays. Its field `relative` is 1 for each message that is sent, and 0 in empty slots. Its
+            field `divisor` is the number by which the server divides each round's sum of messages.
     """
 
     inputs: MessageInputs
@@ -104,11 +104,11 @@ class SummedIntegers(Mechanism):
     """Mechanism for integer noise in sums of messages. The noise is sampled on the host before the run.
 
     Every machine adds Skellam or discrete Gaussian noise to its message of integers. The function `summed_noise`
-    samples the noise of the sums. This class samples nothing. It only returns the divisor of each round's sum. The
-    noise of the sum, divided by this number, is the noise of the mean.
+    samples the noise of the sums. This class samples nothing. It only returns the number by which the server divides
+    each round's sum. The noise of the sum, divided by this number, is the noise of the mean.
 
     Attributes:
-        inputs: divisor of each round's sum, float32 [rounds].
+        inputs: number by which each round's sum is divided, float32 [rounds].
     """
 
     inputs: Any

@@ -41,7 +41,10 @@ class Mechanism(Decorated):
 
     @property
     def name(self) -> str:
-        """Name of the mechanism in results: its `label`, or else the class name in lower case."""
+        """Name of the mechanism in results: its class attribute `label`, or if this is empty, the class name.
+
+        The class name is in lower case.
+        """
         return self.label or type(self).__name__.lower()
 
     @property
@@ -167,7 +170,8 @@ class Silent(Mechanism):
 class Randomised(Silent):
     """No added noise, because machines randomise their messages themselves, as in randomised response.
 
-    The function `encoded` of the privacy object randomises a message, with a random key for each machine.
+    A method consists of an algorithm and a privacy object. The privacy object's function `encoded` randomises a
+    message, with a random key for each machine.
     """
 
     inside = True
@@ -225,9 +229,10 @@ class PerMachine(Mechanism):
     distribution at lower cost.
 
     Attributes:
-        inputs: noise of each message (standard deviation in units of `noise_std`), and the divisor of each round's sum.
+        inputs: standard deviation of the noise of each message in units of `noise_std`, and the number by which the
+            server divides each round's sum of messages.
         accumulate: True to return the sum of the noise of all rounds so far, instead of the noise of each round.
-        summed: True if the aggregate is the sum of the messages, False if this sum is divided by its divisor.
+        summed: True if the aggregate is the sum of the messages, False if this sum is divided by that number.
     """
 
     past_end = True

@@ -105,8 +105,10 @@ class Optimal(SumFactor):
     reports, on average over all rounds. It depends on the rounds in which machines take part. The columns of F have
     norm 1. Slow computations are cached on disk.
 
-    If half of 100 machines send in each of 1200 rounds, the standard deviation of this noise is 10% smaller than with
-    `Toeplitz(0.7)`. If a quarter of the machines takes part with daily cycles, it is 11% smaller.
+    For example, let half of 100 machines send in each of 1200 rounds. In the averages that DP-μ²-FL reports, the
+    standard deviation of this noise (root mean square over rounds) is about 12% smaller than with `Toeplitz(0.7)`. It
+    is about 13% smaller if a quarter of the machines send in each round, and each machine's availability follows a
+    daily cycle (`Weighted.diurnal`, with peaks spread over the day).
 
     Attributes:
         iterations: largest number of iterations of the optimisation, which starts from `Toeplitz(0.7)`. After 30, the

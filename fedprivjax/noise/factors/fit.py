@@ -66,8 +66,10 @@ def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
 
     * v = ‖A·F⁻¹‖², the variance of one coordinate of the noise in the running sums A·x, summed over rounds, for σ = 1.
       A has ones on and below the diagonal;
-    * e = `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, the largest squared sensitivity of F·x to one machine i, which takes part
-      in the rounds t_1, t_2, ….
+    * e = `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, an upper bound on the squared sensitivity of F·x to any machine i, which
+      takes part in the rounds t_1, t_2, …. It is exact if these entries of FᵀF are not negative.
+
+    At a fixed privacy level, σ² is proportional to e. The noise variance σ²·v is therefore proportional to v·e.
 
     The result is float64 [rounds, rounds], with F(1, 1) = 1. Its v·e is at most that of `start`. It is cached on disk.
 
@@ -277,9 +279,9 @@ def inverse_sums(gram: np.ndarray) -> np.ndarray | None:
 def noise_of(sums: np.ndarray) -> float:
     """Return the noise of running sums over rounds with a factor F: the trace tr(AᵀA·X⁻¹), for X = FᵀF.
 
-    The factor releases F·x + ξ. Here x_t is the sum of the messages of round t, and ξ are independent standard normals.
-    The trace is the noise variance of one coordinate of the running sums A·x, summed over rounds. A has ones on and
-    below the diagonal.
+    A trusted server releases F·x + ξ. Here x_t is the sum of the messages of round t, and ξ are independent standard
+    normals. The trace is the noise variance of one coordinate of the running sums A·x, summed over rounds. A has ones
+    on and below the diagonal.
 
     Args:
         sums: A·X⁻¹, shape [rounds, rounds].

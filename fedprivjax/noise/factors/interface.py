@@ -268,8 +268,10 @@ class Factor:
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
         """Return the relative noise of each release that one machine changes; shape [releases].
 
-        It is the standard deviation of the release's noise, for `noise_std` = 1, divided by the machine's largest
-        change of the release. The machine's messages have norm at most 1.
+        The releases are those of `contributions`: the entries of F·x + ξ, or all of F·x + ξ as a single release. Here
+        x_t is the sum of the messages of round t. The relative noise of a release is the standard deviation of its
+        noise, for `noise_std` = 1, divided by the largest L2 norm by which the machine can change the release with
+        messages of norm at most 1.
 
         Args:
             schedule: participation schedule: which machines take part in each round.

@@ -151,7 +151,7 @@ class Banded(RoundFactor):
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
     and σ = `noise_std`. This is as private as a release of F·x + σξ. F depends only on the number of rounds. It is
     optimised for little noise in the running sums of x. If a machine's rounds are at least `bands` apart, its k rounds
-    together lose at most as much privacy as k releases with independent noise of standard deviation σ.
+    together leak at most as much as k releases with independent noise of standard deviation σ.
 
     Source: Choquette-Choo et al. 2023.
 

@@ -40,10 +40,10 @@ class SeparatedExposure(NamedTuple):
 def separated_exposure(factor: np.ndarray, separation: int, uses: int) -> SeparatedExposure:
     """Return the largest L2 norm by which one machine can change F·x, or an upper bound on it, and the rule used.
 
-    F is `factor`, and x_t is the sum of messages in round t of a trusted server. The machine sends messages of norm at
-    most 1 in at most `uses` rounds, any two of which are at least `separation` rounds apart. The largest norm is taken
-    over all such sets of rounds. The result has the norm as `value`, and the text `rule`, which says how the norm was
-    computed and whether it is exact.
+    F is `factor`, and x_t is the sum of the messages that a trusted server receives in round t. The machine sends
+    messages of norm at most 1 in at most `uses` rounds, any two of which are at least `separation` rounds apart. The
+    largest norm is taken over all such sets of rounds. The result has the norm as `value`, and the text `rule`, which
+    says how the norm was computed and whether it is exact.
 
     >>> separated_exposure(np.eye(6), separation=1, uses=4).value
     2.0
