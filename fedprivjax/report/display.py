@@ -88,15 +88,16 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     """Return results as tables, in the form in which the command line prints them.
 
     Args:
-        results: a results folder, the result of `load`, the dataset of a sweep, or several such datasets by the label
-            of their protocol.
-        metric: metric whose table is returned. A second table with the realised ε is added if the first one does not
-            state it, and a third one with the settings that these results chose, if any. None returns all tables.
+        results: a results folder, the result of `load`, the dataset of a sweep, or a dictionary with such a dataset for
+            the label of each protocol.
+        metric: metric whose table is returned. A table of the realised ε is added if the first table does not state it.
+            A table of chosen settings is added if settings were chosen by these results themselves. None returns all
+            tables.
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
 
     Raises:
-        Refusal: if the folder cannot be read, the metric was not recorded, or private datasets have different δ.
+        Refusal: if the folder cannot be read, the metric was not recorded, or private protocols have different δ.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))
@@ -123,8 +124,8 @@ def plot(
     """Return a plot of results, or of one run, as a matplotlib figure.
 
     Args:
-        results: a results folder, the result of `load`, the dataset of a sweep, several such datasets by the label of
-            their protocol, or one run.
+        results: a results folder, the result of `load`, the dataset of a sweep, a dictionary with such a dataset for
+            the label of each protocol, or one run.
         metric: metric to draw. Default: the first metric that the command line draws. For one run, the default is all
             its scalar metrics. If a metric has one value per client and `against` is None, the plot is a histogram over
             clients. For one run, `metric` may also name one of these plots: "participation" (machines that take part in
@@ -143,7 +144,7 @@ def plot(
 
     Raises:
         Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, the style is unknown,
-            or private datasets have different δ.
+            or private protocols have different δ.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

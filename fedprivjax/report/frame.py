@@ -48,8 +48,8 @@ class Frame(pd.DataFrame):
     Operations of pandas on it return ordinary DataFrames.
 
     Attributes:
-        cells: means and intervals with the metric's unit, decimals and direction of improvement, and its value for the
-            best constant prediction. The LaTeX table marks means that are worse than this value.
+        cells: means and intervals, with the metric's unit, decimals and direction of improvement. They include the
+            metric's value for the best constant prediction. The LaTeX table marks means that are worse than this value.
         notes: title and footnotes of the table.
         chosen: labels of protocols whose settings were chosen by their own results. No guarantee covers this choice.
             The LaTeX table marks these protocols, and shows these settings.
@@ -75,8 +75,8 @@ class Frame(pd.DataFrame):
         best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not compared
         with private ones. A dagger marks a mean that is worse than the value of the best constant prediction. Such a
         mean is never bold, and a note below the table states the value. LaTeX comments above the table state δ, the
-        guarantees and which means are bold. Next to a protocol whose settings were chosen by results, each chosen
-        setting has a column, or a row below it.
+        guarantees and which means are bold. If settings of a protocol were chosen by its own results, each of them has
+        a separate column after the protocol's column, or a separate row below the protocol's row.
 
         Args:
             buf: path of the file to write, or None to return the text.
@@ -173,8 +173,9 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     * `half_width`: half the width of the 95% confidence interval of the mean, NaN for a single seed or if a run
       diverged.
     * `realised_epsilon`: ε on the sampled schedule, the largest over seeds, infinite if non-private.
-    * `best_clip`, for example, if a protocol's results chose its clip: the chosen value. It is NaN for protocols
-      without this choice, and if trials chose different values.
+    * a column such as `best_clip` for each setting that was chosen by a protocol's own results: the chosen value. It is
+      NaN for protocols without this choice. It is also NaN if different values were chosen in the trials of an
+      experiment, each of which samples the dataset again.
 
     Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` returns a table for a paper.
 
@@ -183,14 +184,14 @@ def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str
     characters.
 
     Args:
-        results: a results folder, the result of `load`, the dataset of a sweep, or several such datasets by the label
-            of their protocol.
+        results: a results folder, the result of `load`, the dataset of a sweep, or a dictionary with such a dataset for
+            the label of each protocol.
         metric: the metric. Default: the first one that the command line draws.
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
 
     Raises:
-        Refusal: if the folder cannot be read, the metric was not recorded, or private datasets have different δ.
+        Refusal: if the folder cannot be read, the metric was not recorded, or private protocols have different δ.
 
     >>> from fedprivjax import Ball, DPMu2, Uniform, datasets, from_dataset, sweep
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

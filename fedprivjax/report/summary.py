@@ -399,10 +399,10 @@ def _on_axes(data: xr.Dataset, axes: Mapping[str, list[float]]) -> xr.Dataset:
 
 
 def _common_delta(datasets: Mapping[str, xr.Dataset]) -> float:
-    """Return the δ of the private datasets, or that of the first dataset if none is private.
+    """Return the δ of the private protocols' datasets, or that of the first dataset if no protocol is private.
 
     Raises:
-        Refusal: if two private datasets have different δ.
+        Refusal: if two private protocols have different δ.
     """
     every = {label: float(data.attrs["delta"]) for label, data in datasets.items()}
     private = [label for label, data in datasets.items() if np.isfinite(data["realised_epsilon"]).any()]
