@@ -62,9 +62,10 @@ class AdaptiveClip(Decorated):
             machine's bit with trust = "none". It must exceed z/2, so that u < 1. The default None stands for z with
             trust = "none", and for max(z, m/20) with a trusted server and m expected participants of a round.
 
-    **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. Without an
-    encoder, it is 2/z-GDP for replacing a machine, and 1/z-GDP for adding or removing one. The clips have no further
-    privacy cost, because the server computes them from these releases.
+    **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. It is 2/z-GDP for
+    replacing a machine, and 1/z-GDP for adding or removing one. If machines encode messages for a trusted server, both
+    values are multiplied by the encoder's `norm_bound` for messages of norm 1. The clips have no further privacy cost,
+    because the server computes them from these releases.
 
     Source: Andrew et al., NeurIPS 2021.
 

@@ -165,7 +165,8 @@ class IntegerSums(WorkPrivacy):
 
         It is `scale`, if given. Otherwise, it is the largest s with k·√((s·C·n)²/D + n/4 + n·s²σ²) ≤ 2^(b−1), with
         k = `deviations`, C = `update_clip` and b = `bits`. The root is the standard deviation of a coordinate of the
-        sum if all updates have norm C and the same direction. A coordinate wraps around if it exceeds 2^(b−1).
+        sum if all updates have norm C and the same direction. A coordinate wraps around if it is below
+        −2^(b−1) or above 2^(b−1) − 1.
 
         Args:
             noise_std: σ, standard deviation of a machine's noise, in units of the update.

@@ -229,8 +229,8 @@ class LocalAlgorithm(Part):
         """Return the parameters of one machine's own model. Default: `point`, the same for all machines.
 
         Args:
-            point: parameters of the common model. Metrics pass the reported parameters (`point`). During the local
-                work, it is the pytree that the machine received from the server (`sends`).
+            point: parameters of the common model. For metrics, it is the result of the method `point`. During the
+                local work, it is the pytree that the machine received from the server (`sends`).
             own: state that the machine keeps between rounds.
         """
         return point
