@@ -55,7 +55,8 @@ def linear_problem(
             of another private run, the guarantee of the new run does not cover that other run. `PrivacyGuarantee.then`
             combines the two guarantees.
         optimum: exact minimiser, or None if unknown.
-        excess: exact excess risk, `params -> scalar`. None evaluates it on the test set, relative to `optimum`.
+        excess: exact excess risk, `params -> scalar`. None takes the mean loss minus the mean loss at `optimum`, on the
+            test set or, without one, on the training examples.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
         test_machine_of: machine of each test example, int [tests], for metrics of every client; None if unknown.
         lipschitz: declared bound G on the gradient norm of one example's loss, which replaces the bound that follows
@@ -143,7 +144,8 @@ def general_problem(
         correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies.
         test: held-out examples of the same structure as the pool, or None.
         optimum: exact minimiser, or None if unknown.
-        excess: exact excess risk, `params -> scalar`. None evaluates it on the test set, relative to `optimum`.
+        excess: exact excess risk, `params -> scalar`. None takes the mean loss minus the mean loss at `optimum`, on the
+            test set or, without one, on the training examples.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
         test_machine_of: machine of each test example, int [tests], for metrics of every client; or None.
         split: True if the pool's leaves have a first axis of machines.
@@ -240,7 +242,8 @@ def procedural_problem(
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         test: held-out examples, stored in the form of `generate`'s examples with a first axis, or None.
         optimum: exact minimiser, or None if unknown.
-        excess: exact excess risk, `params -> scalar`, or None.
+        excess: exact excess risk, `params -> scalar`. None takes the mean loss minus the mean loss at `optimum`, on the
+            test set.
 
     >>> import jax
     >>> from fedprivjax import Ball, DPMu2, Squared, Uniform, simulate

@@ -239,7 +239,7 @@ class Problem:
 
     @property
     def distance_to_optimum(self) -> float:
-        """Bound D on the distance from the start to the optimum: `distance`, or else the set's diameter.
+        """Bound D on the distance from the start to the optimum: `distance`, or else the constraint set's diameter.
 
         The diameter, and so the bound, may be inf.
         """

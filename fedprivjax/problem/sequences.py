@@ -66,8 +66,8 @@ class TokenLoss(LinearLoss):
 class LSTM(nn.Module):
     """Recurrent network for sequences of tokens: an embedding, LSTM layers, and a dense layer.
 
-    The dense layer computes scores from the state after a token, which depends on the tokens up to this one. There are
-    scores for each token, or only for the whole sequence.
+    The state of the LSTM after a token depends on the tokens up to this one. The dense layer computes scores from the
+    state: for each token, or only for the whole sequence.
 
     Attributes:
         hidden: widths of the LSTM layers.

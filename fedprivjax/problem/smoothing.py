@@ -39,8 +39,8 @@ class Moreau(LinearLoss):
     outside the constraint set. `ball_envelope` is the variant with v in a ball.
 
     The envelope has a closed form for `Hinge`, `Absolute` and `Pinball`. For a smooth loss of one score, a fixed number
-    of bisections and Newton steps computes it. Losses in a run's metrics are those of the envelope, and so is the
-    excess risk, if the problem does not define one.
+    of bisections and Newton steps computes it. Losses in a run's metrics are those of the envelope. The excess risk is
+    also computed from the envelope, unless the problem defines `excess`.
 
     Args:
         loss: `Hinge`, `Absolute`, `Pinball`, or a convex smooth loss of one score.
