@@ -197,8 +197,8 @@ def audit(
         protocol: a protocol with a privacy target or a `noise_std`.
         federation: a small federation. None takes one that suits the protocol: usually four machines, with at least
             twelve records each.
-        runs: number of runs on each of the two datasets. The bounds are computed from these runs. Further runs fix the
-            weights and thresholds of the scores beforehand.
+        runs: number of runs on each of the two datasets. The bounds are computed from these runs. Further runs
+            beforehand determine the scores, as functions of the adversary's view, and their thresholds.
         delta: δ of the bounds on ε.
         seed: seed of all runs.
         verdict: upper bound on the probability that `Audit.refuted` names a score although the claim is right.

@@ -74,8 +74,8 @@ def plan(
             * `smoothness`: smoothness constant L of one record's loss.
             * `diameter`: diameter D of the ball of parameters.
             * `gap`: upper bound on the initial excess loss; None is G·D.
-            * `rounds`: number of rounds, or None for the choice of each method's theory.
-            * `batch`: records in a message, or None for the choice of each method's theory.
+            * `rounds`: number of rounds. None takes the number that each method's theory chooses.
+            * `batch`: number of records of a message. None takes the number that each method's theory chooses.
             * `seed`: seed of the schedules, and of the pilot's data.
 
     Returns:
@@ -99,8 +99,8 @@ def plan(
         * With a pilot, `pilot_note`: settings of the pilot runs that differ from those of the error bound, such as the
           number of rounds, or the reason why the pilot was not run.
 
-        Its attributes are the settings, and `trivial`: the error bound G·D, which holds for any parameters in the ball,
-        even without training.
+        Its attributes include the settings, and `trivial`: the error bound G·D, which holds for any parameters in the
+        ball, even without training.
 
     Raises:
         Refusal: if settings are out of range, or if none of the methods can be used.

@@ -305,8 +305,8 @@ class PrivacyGuarantee:
         records:
 
         * Same records: two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). If a μ is not known, privacy
-          loss distributions that bound the losses of both runs are composed. Of some guarantees, such as most of those
-          without μ from files, only one (ε, δ) is known. The result is then ε₁ + ε₂ at δ₁ + δ₂.
+          loss distributions that bound the losses of both runs are composed. For some guarantees, such as most
+          guarantees from files that have no μ, only one (ε, δ) is known. The result is then ε₁ + ε₂ at δ₁ + δ₂.
         * Disjoint records: each record is in one run only. The result is the larger one of the two parameters (McSherry
           2009, Theorem 4).
 
