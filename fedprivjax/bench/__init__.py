@@ -34,10 +34,12 @@ def measure(groups: list[str] | None = None) -> Iterator[Line]:
 
 
 def table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
-    """Return a table of measurements, with their targets and whether these are met.
+    """Return a table of benchmark results, one row per measurement.
+
+    If a measurement has a target, the row also has the target, and says whether it is met.
 
     Args:
-        lines: measurements.
+        lines: measurements, as `measure` yields them.
         machine: description of the machine by name, for the title (see `bench.timing.machine`).
     """
     table = Table(title=", ".join(f"{name} {value}" for name, value in machine.items()), title_justify="left")

@@ -78,8 +78,9 @@ class Row(NamedTuple):
     """Predicted cost of one compiled program. Numbers except `memory` are those of one round on one card.
 
     Attributes:
-        name: name of the method or of the network. For an algorithm of no named method, it is the algorithm's name.
-        runs: number of runs that the program makes together, as text.
+        name: name of a method such as "fedavg", of a network, or of an algorithm without a named method, such as
+            "feddyn".
+        runs: number of runs that one call of the program computes, as text, such as "1,000".
         kernels: number of kernels that are launched.
         copies: number of these kernels that are copies.
         least: bytes that a round must read and write, from the shapes of its arrays.
@@ -124,8 +125,9 @@ def require_cases(card: str, cards: int = 1, only: Sequence[str] | None = None) 
 def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, *, say: Say) -> Iterator[Row]:
     """Compile methods and networks for a card that need not be present, and yield predicted costs.
 
-    There is one row for each method or network and each number of runs that are computed together. The gossip
-    method `dsgd`, which has no server, is left out.
+    A program computes one run of a method, or a sweep of 100, 1,000 or 10,000 runs. For a network, which FedAvg trains,
+    it computes one run or a sweep of 100 runs. Each program has a row. The gossip method `dsgd`, which has no server,
+    is left out.
 
     Args:
         card: name of the card, a key of `CARDS`.
