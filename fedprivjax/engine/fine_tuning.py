@@ -37,24 +37,26 @@ class FineTuned(NamedTuple):
 def fine_tuned(params: Any, problem: Problem, *, steps: int, step_size: float) -> FineTuned:
     """Fine-tune shared parameters for each client, and return the models with their test results.
 
-    Every client starts at the shared parameters and takes gradient steps on its own training records. A step uses the
-    mean gradient of all of them, and is projected onto the problem's constraint set. A client without training records
-    keeps the parameters.
+    Every client starts at the shared parameters and takes gradient steps. A step goes against the mean gradient of all
+    training records of the client, and is projected onto the problem's constraint set. A client without training
+    records keeps the parameters.
 
     **Privacy.** Models, losses and accuracies are private data of each client: no guarantee covers them.
 
     Args:
         params: shared parameters, such as `run.params`.
-        problem: problem with a partition of the training records over machines, each of which is a client, and with
-            test examples that are assigned to clients (`test_machine_of`).
+        problem: problem whose training records are partitioned over machines. Each machine is a client. Every client
+            must also have test examples (`test_machine_of`).
         steps: number of steps. With 0, the shared parameters themselves are tested.
         step_size: step size of the gradient steps.
 
     Returns:
-        Models, mean test losses and test accuracies, each with a first axis of clients.
+        Models, mean test losses and test accuracies, each with a first axis of clients. For regression, the accuracies
+        are None.
 
     Raises:
-        Refusal: if machines have no records or clients no test examples, or if a number is invalid.
+        Refusal: if the problem has no partition of the training records, if a client has no test examples, if `params`
+            has other shapes than the problem's parameters, or if a number is invalid.
 
     >>> from fedprivjax import FedAvg, Full, datasets, from_dataset, simulate
     >>> data = datasets.load("digits")

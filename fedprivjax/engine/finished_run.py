@@ -59,7 +59,8 @@ def plain(value: Any) -> Any:
 class SavedRun:
     """One finished run as `Run.save` writes it and `load_run` reads it: parameters, metrics and guarantee.
 
-    A saved run has neither the protocol object nor the run plan. Samples of records in a plan may be secret.
+    A saved run does not have the protocol object. It does not have the run plan either, because samples of records in a
+    plan may be secret.
 
     Attributes:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
@@ -96,9 +97,10 @@ class SavedRun:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """Recorded metrics of the reported parameters and of rounds, by name; float32 [evaluations].
+        """Recorded metrics by name, without those of further iterates; float32, shape [evaluations].
 
-        A metric with one value per client, for example, has a further axis.
+        They are metrics of the reported parameters, and metrics that describe rounds, such as the noise. A metric that
+        is a vector, for example with one value per client, has a further axis.
         """
         return self.iterates[OUTPUT]
 

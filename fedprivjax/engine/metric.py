@@ -130,9 +130,9 @@ class Metric:
             * "info": a scalar that the protocol reports in each round.
             * "own": the personal models of machines.
             * "models": the models of all machines in a gossip method.
-            * "mean": the mean of another metric, which names this one in its field `of_mean`.
+            * "mean": the mean of another metric. The other metric has this one in its field `of_mean`.
         needs: function `problem -> text`. The text names a requirement of the metric that the problem does not meet,
-            such as "a test set". None if the problem meets all of them.
+            such as "a test set". The function returns None if the problem meets all requirements.
         private: function `problem -> bool`: True if the metric is computed from private data, so that no guarantee
             covers it, False if not. By default, the function returns None, which means unknown.
         limits: function `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are
@@ -146,8 +146,8 @@ class Metric:
         unit: empty, or "%" for a fraction that is displayed in per cent.
         digits: number of displayed decimals.
         shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
-            and "against_costs" (against rounds, bytes, gradients and hours). The last one is drawn only if protocols
-            differ in rounds, bytes or hours.
+            and "against_costs". The plot "against_costs" has panels for rounds, bytes, gradients and hours. It is drawn
+            only if protocols differ in rounds, bytes or hours.
         axis: name of the axis of a vector, or empty for a scalar. Along the axis "client", results have the clients'
             names. Tables and plots show scalars only.
         of_mean: metric with `of="mean"` that is displayed instead of the mean of this metric over runs or evaluations.

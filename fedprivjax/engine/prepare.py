@@ -135,12 +135,12 @@ class ReadyRun:
 
         Per round: `sent_messages`, `sent_bits` (of all its messages), and `gradients_per_use` (gradients each time a
         record is used). For the whole run: `rounds_taken` (number of rounds), `gradients_per_record` (gradients per
-        stored record), and `sent_bytes`. They are means over machines.
+        stored record, a mean over records), and `sent_bytes` (a mean over machines).
 
         Methods with local steps or client state have further costs. Participation with delays adds `hours`, the
-        simulated time of the run. If samples or participants are secret, costs are expected values.
-        `gradients_per_record` is NaN if examples are computed on demand, or if it would reveal a number of records that
-        the guarantee hides.
+        simulated time of the run. If samples of records or participants are secret, `gradients_per_record` is an
+        expected value. If participants are secret, `sent_bytes` is an expected value, too. `gradients_per_record` is
+        NaN if examples are computed on demand, or if it would reveal a number of records that the guarantee hides.
         """
         each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
@@ -160,7 +160,7 @@ class ReadyRun:
 
     @property
     def host_noise(self) -> Any:
-        """Noise that is sampled with NumPy before the run, for noise that cannot be sampled on the device.
+        """Noise that NumPy samples before the run, because it cannot be sampled on the device.
 
         It is a pytree with leaves [rounds, ...], or None if all noise is sampled on the device.
         """
@@ -174,8 +174,8 @@ class ReadyRun:
         if all noise is sampled on the device during the run.
 
         Args:
-            protocol: calibrated protocol. It may differ from `self.protocol` in its numbers, such as its noise: a sweep
-                calls this method once for the protocol of each of its configurations.
+            protocol: calibrated protocol: `self.protocol`, or a copy with another noise or other numeric settings. A
+                sweep calls this method once for each of its configurations.
             seed: seed of the noise.
             dimension: number of coordinates of a message.
         """
@@ -190,8 +190,8 @@ class ReadyRun:
     def arguments(self) -> Arguments:
         """Arguments of the run's compiled program, as a named tuple.
 
-        They are the protocol, the problem, the noise sampler, the participants and records of all rounds, noise that
-        was sampled before the run, and the key of all other noise.
+        They are the protocol, the problem, the noise sampler, the participants and records of all rounds, the noise
+        that was sampled before the run, and a random key. All other random numbers of the run follow from this key.
         """
         protocol, problem = as_leaves(self.protocol.traced), on_devices(self.problem, self.static.mesh)
         return Arguments(protocol, problem, self.mechanism, self.inputs, self.host_noise, self.key)

@@ -167,8 +167,9 @@ def simulate(
             They take `run.costs["client_state_bytes"]` bytes of host memory. If several processes compute the run, the
             states are not returned.
 
-    With `progress`, `on_evaluation` or `folder`, another compiled program computes the rounds between two evaluations.
-    Its results differ by rounding at most. A callback runs while the device computes the next rounds.
+    By default, one call of a compiled program computes the whole run. With `progress`, `on_evaluation` or `folder`,
+    another program computes the run in segments that end at evaluations. The results of the two programs differ by
+    rounding at most. A callback runs while the device computes the next rounds.
 
     **Privacy.** The guarantee covers metrics that are computed from the parameters and public data. It covers neither
     `run.non_private_metrics`, which the callback also receives, nor `run.own`. Each machine may be shown its own state

@@ -37,8 +37,9 @@ class Transcript(NamedTuple):
             sees the final model only. With a trusted server, the adversary sees only these points and `broadcast`.
         messages: noisy message of each participant, [rounds, per_round, coordinates], 0 in empty slots. With a
             shuffler, the messages of a round are in random order. If the adversary sees only linear functions of a
-            round's messages (`LinearAdversary`), the array has these functions, [rounds, functions, coordinates]. The
-            first function is the sum of all messages. None if the adversary sees no messages, as with a trusted server.
+            round's messages (`LinearAdversary`), the array has the values of these functions, [rounds, functions,
+            coordinates]. The first function is the sum of all messages. None if the adversary sees no messages, as with
+            a trusted server.
         params: reported parameters.
         plan: public part of the run plan (participants of each round, and records of each message). Arrays of secret
             participants or secret samples of records have width 0, and so have samples that would reveal numbers of
@@ -77,9 +78,9 @@ def transcript(
     machine's message and noise separately.
 
     The arguments are the same as for `ready`. Messages of d numbers take rounds · per_round · d floats of memory. If
-    the guarantee treats local steps as visible to the adversary, each step takes as much again. With the same seed, and
-    with `noise_method="materialised"` (each machine's noise is sampled separately), `simulate` computes the same
-    iterates.
+    the guarantee treats local steps as visible to the adversary, the steps take K times as much memory in addition, for
+    K local steps of a machine in a round. With the same seed, and with `noise_method="materialised"` (each machine's
+    noise is sampled separately), `simulate` computes the same iterates.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem
