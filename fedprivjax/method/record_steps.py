@@ -38,9 +38,10 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
             noticed. With a `clip`, the guarantee needs no assumption on the loss.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
-            whole run. A custom `Sampler` must be public, and its attribute `repeats` or `one_pass` must be True.
+            whole run. A custom `Sampler` must be public. Its attribute `repeats` must be True (a record may occur twice
+            in a round), or its attribute `one_pass` (a record occurs at most once in the whole run).
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. Every
-            local step counts as a release of one record. A machine therefore has R·K releases in R rounds.
+            local step counts as one release. A machine therefore has R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
         relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number

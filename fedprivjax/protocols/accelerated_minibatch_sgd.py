@@ -231,8 +231,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
-        sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
-            its batch.
+        sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
+            object, such as `Subset(10)`, with `batch` left out.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
             divided by K. Default: K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
@@ -245,8 +245,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             target ε. Leave it out if `epsilon` is a list.
         form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with the initial
             parameters w_0. "multistage" is for a strongly convex loss. It has as many stages as fit into the rounds,
-            and each stage halves a bound on the excess loss. It has only one stage of all rounds if no such stage fits,
-            or if `step_size` is given.
+            and each stage halves a bound on the excess loss. If the first stage does not fit, or if `step_size` is
+            given, all rounds form one stage.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
         regularisation: λ of the form "regularised". None is the theory's λ = f·V/(D·√R), with f = `factor`, V² =
             `variance`, R rounds, and the distance D from the start to the optimum.

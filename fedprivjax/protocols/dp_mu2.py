@@ -189,8 +189,8 @@ class DPMu2(MessageSettings):
     """DP-μ²-FL (Reshef & Levy 2024, 2025): one pass over the records, with noise that cancels over rounds.
 
     A machine that takes part in round t sends the message s = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z), where f is the loss
-    and z a record that was not used before. The server adds the mean of the messages to a running sum q_t. It reads
-    q̃_t, this sum with noise.
+    and z a record that was not used before. The running sum q_t is q_{t−1} plus the mean of the round's messages. The
+    server reads only q̃_t, which is q_t plus noise.
 
     With step size η and the projection Π onto the constraint set, the server takes the step w_{t+1} = Π(w_t − η·q̃_t),
     and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output after T rounds is x_T.
@@ -198,12 +198,14 @@ class DPMu2(MessageSettings):
     Attributes:
         mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
         epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
-            With a trusted server, the noise is in the running sum q̃_t instead of a message. Relative noise follows
-            from `noise_schedule`.
-        step_size: η, step size of the server. Default: the theory's step, at which noise moves x_T by about the
+        noise_std: standard deviation per coordinate of the noise, apart from a factor r_k (instead of `mu`). A machine
+            adds noise of standard deviation r_k·noise_std to its k-th message. A trusted server instead adds noise of
+            standard deviation r_t·noise_std to q_t in round t. These factors are the *relative noise*. They follow from
+            `noise_schedule` and `relative_privacy`.
+        step_size: η, step size of the server. Default: the theory's step, at which noise moves x_T by at most about the
             diameter of the constraint set. `fedprivjax.theory.reshef_levy.step_size` computes it. If a clip is set, no
-            theorem holds. A similar rule of thumb is then used, `fedprivjax.method.default_steps.gathered_reach`.
+            theorem holds. The default is then a rule of thumb, which replaces the diameter by the distance
+            `fedprivjax.method.default_steps.gathered_reach`.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of s that each machine enforces by clipping. None relies on the theory's bound G +
             2LD, for the problem's Lipschitz constant G, smoothness L and diameter D.
@@ -211,18 +213,19 @@ class DPMu2(MessageSettings):
             public, and a trusted server adds the noise.
         noise_schedule: noise of a machine's messages. One of:
 
-            * A key of `fedprivjax.noise.chooser.NOISE_SCHEDULES`, which gives message k of a machine the relative noise
-              r_k.
-            * A list: the relative noise of a machine's first, second, … message, each positive. Only ratios matter.
+            * A key of `fedprivjax.noise.chooser.NOISE_SCHEDULES`, such as "uniform" for equal noise in all messages.
+            * A list of positive numbers: the relative noise of a machine's first, second, … message. Only ratios
+              matter.
             * {"toeplitz": p}: noise correlated over a machine's messages by `Toeplitz(p)`, a power p of the matrix of
               running sums. "toeplitz" has p = 0.7.
             * "optimal": noise correlated by a matrix that nearly minimises the noise in the points x_t (`Optimal`).
-            * Any other `SumFactor`, a lower triangular matrix with columns of norm at most 1, or an object whose
-              `materialize(messages)` returns such a matrix.
+            * Noise correlated by another matrix: a `SumFactor`, a lower triangular matrix with columns of norm at most
+              1, or an object whose `materialize(n)` returns a lower triangular matrix for n messages.
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
             the target μ. None gives all machines the target μ. It needs trust = "none".
         cancel: True if a machine subtracts the noise of its previous message from its next one, so that noise does not
-            accumulate in q̃_t. False is an ablation of the papers without this subtraction, for trust = "none" only.
+            accumulate in q̃_t. False omits this subtraction, as in the papers' ablation. It needs trust = "none"
+            and noise_schedule = "uniform".
         batch: K, number of records in a message. The message is the mean of their vectors s, each clipped separately. A
             machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
         server: optimiser that replaces the plain step, with q̃_t as its gradient: `optax.adam`, its name "adam", or
@@ -235,9 +238,9 @@ class DPMu2(MessageSettings):
             model `trust`.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, with μ = (2S/(K·noise_std))·√Σ_k 1/r_k². The sum is
-    over the machine's messages k, and r_k is the relative noise of message k. S bounds the norm of s: it is C, or G +
-    2LD without a clip. With a trusted server and m participants in a round, S/m replaces S, and the sum is over all
-    rounds.
+    over the machine's messages k. S bounds the norm of s: it is C, or G + 2LD without a clip. With a trusted server and
+    m participants in a round, S/m replaces S, and the sum is over all rounds. The factors r_k are scaled such that μ is
+    at most 2S/(K·noise_std). This is also a bound on μ with correlated noise, or with cancel = False.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

@@ -44,8 +44,8 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
             target ε. Leave it out if `epsilon` is a list.
         batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
-        sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
-            its batch.
+        sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
+            object, such as `Subset(10)`, with `batch` left out.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
             divided by K. Default: K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".

@@ -150,10 +150,10 @@ class FedAvg(Protocol):
         server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
             `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
             without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
-        local: optimiser that replaces the plain local step, such as `ServerOptimizer("sgd", momentum=0.9)`:
-            `optax.adam` or "adam", with `step_size` as its learning rate, or `optax.adam(0.1)`, with `step_size` left
-            out. `ServerOptimizer` lists further forms. Its gradient is g_k + ρ·(v − w_r), and its state is reset in
-            every round. None is the plain step.
+        local: optimiser that replaces the plain local step: `optax.adam` or "adam", with `step_size` as its learning
+            rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms, such as
+            `ServerOptimizer("sgd", momentum=0.9)`. The optimiser's gradient is g_k + ρ·(v − w_r). The optimiser's state
+            is reset in every round. None is the plain step.
         local_epochs: number of passes over a machine's records in a round. Give either this number or `local_steps`.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
             each machine (partial work). These numbers are public, and must not depend on the data.
@@ -166,14 +166,15 @@ class FedAvg(Protocol):
         trust: "none" or "server". A trusted server adds the noise itself, otherwise the machines add it. Default:
             "server" with unit = "machine", else "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
-            unit = "machine" and "add-or-remove-one", a machine's update is present or zero. With unit = "record",
-            "add-or-remove-one" needs Poisson samples of a public `rate`.
+            unit = "machine" and "add-or-remove-one", a machine is removed by setting its updates to zero. With unit =
+            "record", "add-or-remove-one" needs Poisson samples of a public `rate`.
         noise_schedule: correlation of the noise over rounds, with unit = "machine". One of:
 
             * "independent": independent noise in every round.
-            * "tree": noise of a binary tree over the rounds. {"tree": r}: trees that restart every r rounds.
-            * "toeplitz": noise correlated by a banded Toeplitz matrix. "optimal": by a matrix that is fitted to the
-              participation schedule.
+            * "tree": noise of a binary tree over all rounds. {"tree": r}: the same, with a new tree after every r
+              rounds.
+            * "toeplitz": noise correlated by a banded Toeplitz matrix.
+            * "optimal": noise correlated by a matrix that is fitted to the participation schedule.
             * An object such as `Banded`, `BLT` or `AnySchedule`.
             * A lower triangular matrix F with one row per round, or an object whose `materialize(rounds)` returns F.
               The server releases F·x plus independent noise of standard deviation `noise_std`. Row t of x is the mean

@@ -142,14 +142,14 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
         noise_std: σ, standard deviation per coordinate of the noise in a local step of the machine with the largest
             noise (instead of `epsilon`).
-        step_size: η, step size of the local steps. Default, if `clip` is below the Lipschitz constant and the distance
-            to the optimum has a known bound (`problem.reach`): a rule of thumb without a theorem. Otherwise, there is
-            no default, because no theorem gives a step size for local steps with noise.
+        step_size: η, step size of the local steps. The default is a rule of thumb without a theorem. It exists only if
+            `clip` is below the Lipschitz constant, and the distance to the optimum has a known bound (`problem.reach`).
+            Otherwise, there is no default, because no theorem gives a step size for local steps with noise.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. It counts every
-            local step as a release of one record, so R·K releases in R rounds.
+        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. Every local step
+            counts as one release. A machine therefore has R·K releases in R rounds.
         delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
             1/n_i² for a machine with n_i records.
         relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
@@ -157,7 +157,8 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             target ε. Leave it out if `epsilon` is a list.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
-            whole run. A custom `Sampler` must be public, and its attribute `repeats` or `one_pass` must be True.
+            whole run. A custom `Sampler` must be public. Its attribute `repeats` must be True (a record may occur twice
+            in a round), or its attribute `one_pass` (a record occurs at most once in the whole run).
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.

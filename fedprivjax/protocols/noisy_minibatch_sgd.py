@@ -278,8 +278,8 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown. If it is positive, it determines the
             step size, and later iterates have larger weights in the reported mean.
         batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
-        sampler: sampler of the records of a message, a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler` with
-            its batch.
+        sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
+            object, such as `Subset(10)`, with `batch` left out.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
             divided by K. Default: K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".

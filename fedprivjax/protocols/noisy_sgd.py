@@ -250,7 +250,7 @@ class MessageSettings(Levels, Protocol):
 
 @struct.dataclass(kw_only=True)
 class NoisySGD(MessageSettings):
-    """Noisy SGD in one pass: machines send gradients of fresh records, with noise from them or from a trusted server.
+    """Noisy SGD in one pass over the records, with noise from the machines or from a trusted server.
 
     In each of T rounds, m machines take part. Each takes a record that was not used before, and sends the record's
     gradient at the server's point w_t. The server takes a projected step along the mean of the messages. Every message

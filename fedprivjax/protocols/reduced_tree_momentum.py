@@ -64,17 +64,21 @@ class ReducedTreeMomentum(MomentumProtocol):
     takes steps of fixed length η along a noisy momentum. Here, however, the momentum is computed from gradients at
     *anchors* and from differences of gradients. The anchor of an epoch is its first iterate. One record changes the
     difference of gradients at two nearby points less than it changes a gradient, so differences need less noise. The
-    momentum combines three sums, each with the noise of a separate binary tree over rounds:
+    momentum combines three sums over rounds:
 
     * gradients at anchors,
-    * their differences from one anchor to the next,
+    * differences: the gradient at an anchor minus the gradient of the same records at the previous anchor,
     * residuals: the gradient at an iterate minus the gradient of the same records at the anchor of its epoch.
+
+    Each sum has the noise of a separate binary tree over rounds. A node of a tree is a weighted sum over successive
+    rounds, with independent noise.
 
     Attributes:
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: σ, standard deviation per coordinate of a node's noise, for the nodes of the first tree (gradients at
-            anchors) that end in the first two epochs. The noise of other nodes is σ times a number in `stds`.
+        noise_std: σ, standard deviation per coordinate of a node's noise. It holds for nodes of the first tree (of
+            gradients at anchors) whose last round is in the first two epochs. The noise of all other nodes has standard
+            deviation σ times a number in `stds`.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 9). If gradients are clipped below
             the Lipschitz constant, and the assumed distance to the optimum (`problem.travel`) is finite, the default is
@@ -96,7 +100,7 @@ class ReducedTreeMomentum(MomentumProtocol):
         noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
             is used. "paper" is the noise of Theorem 8. It needs allocation = "paper", calibrate_to = "rule" and no
             `adversary`.
-        trust: "server" for one set of trees for the mean, or "none" for one set of trees per machine.
+        trust: "server" for three trees of means over the machines. "none" for three trees per machine.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
             proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None means equal numbers.
         calibrate_to: computation of the noise from the target. "rule" follows `noise_rule`. "plan" is the smallest
@@ -110,12 +114,12 @@ class ReducedTreeMomentum(MomentumProtocol):
 
     **Privacy**: μ-GDP for replacing one record, with μ² = Σ (s/τ)² for the worst record. The sum is over all nodes of
     the three trees. τ is the standard deviation of a node's noise. s bounds the change of the node by the record: it is
-    the sum of a·(α/K)·(1−α)^k over those rounds of the node that use the record. Here, k is the number of rounds from
-    such a round to the node's last round. For a loss with smoothness L, the number a is:
+    the sum of B·(α/K)·(1−α)^k over those rounds of the node that use the record. Here, k is the number of rounds from
+    such a round to the node's last round. The factor B depends on the tree. For a loss with smoothness L, it is
 
-    * anchors: 2C.
-    * differences: 2·min(ηNL, 2C).
-    * residuals: 2·min(ηpL, 2C) in the round that is p rounds after the anchor of its epoch.
+    * 2C for gradients at anchors,
+    * 2·min(ηNL, 2C) for differences,
+    * 2·min(ηpL, 2C) for the residual of a round that is p rounds after the first round of its epoch.
 
     With a trusted server, s is divided by the number of machines. Without a clip, C is the Lipschitz constant.
 

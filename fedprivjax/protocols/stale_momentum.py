@@ -151,12 +151,14 @@ class StaleMomentum(MessageSettings):
     Attributes:
         mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: standard deviation per coordinate of the noise in a message of relative noise 1 (instead of `mu`).
+        noise_std: standard deviation per coordinate of the noise, apart from a factor (instead of `mu`). A machine's
+            k-th message has noise of standard deviation r_k·noise_std. The factors r_k follow from `noise_schedule` and
+            `relative_privacy`. They are scaled such that μ is at most 2C/(K·noise_std).
         step_size: step size η of the server. Default without noise: 1/(4LT), for smoothness L and T rounds. Default
             with noise: a rule of thumb without a theorem, at which the noise moves the last point w_{T+1} by
             min(D, 2·√d·G/L). Here D is the diameter of the constraint set, d the number of parameters, and G the
-            Lipschitz constant. With a clip, the default can differ if `batch` exceeds 1, or if D or L is infinite
-            (`fedprivjax.method.default_steps.step_by_theory`).
+            Lipschitz constant. With a clip, `fedprivjax.method.default_steps.step_by_theory` may give another default
+            if `batch` exceeds 1, or if D or L is infinite.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of u that each machine enforces by clipping. A private run must have one.
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
@@ -165,8 +167,8 @@ class StaleMomentum(MessageSettings):
         server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
             learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With
             an optimiser, there is no default step and no error bound. None is the plain step.
-        noise_schedule: "uniform" for equal noise in all messages, or a list: the relative noise of a machine's first,
-            second, … message, each positive.
+        noise_schedule: "uniform" for equal noise in all messages of a machine, or a list of positive numbers: r_1, r_2,
+            … of every machine, up to a factor.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.

@@ -153,17 +153,18 @@ class UserAGD(UserSettings):
         strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.
         spread: rule for S in the default step size: "optimal" minimises the explicit error bound, "paper" is the
             formula of the paper. The function `fedprivjax.theory.cheu.agd_spread` computes both.
-        variance: bound on the mean squared error of a round's mean gradient. None is the error of noise, rounding and
-            sampling.
+        variance: bound on the mean squared error of a round's mean gradient. None is the variance of noise and rounding
+            plus a bound on the variance from sampling users.
         phases: number of phases. None is ⌈log₂ log₂ n⌉ for n users (`fedprivjax.theory.cheu.strong_phase_count`).
         smoothing: strength of the Moreau envelopes that make a loss smooth: "given" for the strength of the problem's
-            loss, if any, or "phases" for the best strength in every phase.
+            loss, if any, or "phases" for the strength that minimises the error bound of each phase.
         server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with learning rate (t+1)·s/2 in
             round t, or `optax.adam(0.1)`, with `step_size` left out. The latter's updates are multiplied by (t+1)/2.
             `ServerOptimizer` lists further forms. An optimiser needs a `strong_convexity` of 0. With an optimiser,
             there is no default step and no error bound. None is the plain step.
-        sampling: False ignores the sampling error of batches in the choice of steps and batch sizes, which then depend
-            on the noise alone. This suits records with a common optimum, where the sampling error vanishes.
+        sampling: False ignores the sampling error of batches in the choice of step sizes and batch sizes. They then
+            depend on the noise alone. This suits data for which one point minimises the loss of every record: at that
+            point, the sampling error is 0.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.
