@@ -277,8 +277,7 @@ class Report:
         protocol: name of the protocol's class.
         held: names of the properties that hold.
         skipped: names of the privacy properties that were not checked, because the protocol is non-private.
-        not_applicable: properties that the protocol cannot have, by name, each with the reason, such as a method
-            without noise.
+        not_applicable: reason, as text, for each property that the protocol cannot have, by the property's name.
     """
 
     protocol: str

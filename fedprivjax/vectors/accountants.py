@@ -35,7 +35,8 @@ TOLERANCE = 1e-4  # relative difference of a bound from the file's
 class Mechanism:
     """One mechanism for which the table of reference values (`accountants.csv`) has bounds on ε.
 
-    Settings that do not apply to a mechanism are 0. An example is the sampling rate of a mechanism without sampling.
+    A setting that does not apply to a mechanism has its default value. For example, the sampling rate of a mechanism
+    without sampling is 0.
 
     Attributes:
         mechanism: "gaussian", "poisson", "subset", "replacement", "tree", "matrix", "randomised-response", "binomial"

@@ -95,7 +95,7 @@ def problem(data: str) -> Problem:
 def partition(data: str) -> Any:
     """Return the indices of each machine's records in a reference run.
 
-    The arrays of reference runs are recorded, such that other implementations can be compared with them.
+    The arrays of reference runs are recorded, so that other implementations can be compared with them.
 
     Args:
         data: "pool" if all machines share all records, "machines" if each machine has 8 records, or "unequal" if the
