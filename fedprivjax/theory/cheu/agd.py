@@ -23,7 +23,7 @@ _MAX_USERS = 10**12
 
 
 def agd_mixing(rounds: int) -> np.ndarray:
-    """Weights of the new point in the running average of accelerated SGD; shape [rounds].
+    """Weights of the newest iterate in the running average of accelerated SGD's iterates; shape [rounds].
 
     The weight of round t, counted from 1, is `2/(t + 2)`.
 

@@ -98,7 +98,7 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
         dimension: d, number of coordinates.
-        users: n, number of users in the sum, from which p is computed. None sets p to 1/2, its limit for large q.
+        users: n, number of users in the sum. It determines p. None sets p to 1/2, the limit of p for large q.
 
     Returns:
         `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`. If `users` is given, p is `90c/(⌊180c⌋ + 1)` with

@@ -16,7 +16,7 @@ from fedprivjax.theory.cheu.noise import Noise, noise_at
 
 
 class Choice(NamedTuple):
-    """Settings of one-pass SGD that `sgd_scan` returns, and a bound on the expected excess loss.
+    """Settings of one-pass SGD (`sgd_scan`), and a bound on its expected excess loss.
 
     * `per_round`: number of users in a round;
     * `rounds`: number of rounds;
@@ -83,7 +83,7 @@ def sgd_step(
 
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
-    """Number of users in a round at which the bound for one-pass SGD is smallest, for a large federation.
+    """Number of users in a round at which the bound for one-pass SGD is smallest, for many users in all.
 
     The bound is on the expected excess loss (`sgd_bound`). The result is a real number.
 

@@ -31,7 +31,7 @@ class Stage(NamedTuple):
 
 
 def acsa_mixing(rounds: int) -> np.ndarray:
-    """Weights of the new point in the running average of accelerated SGD; shape [rounds].
+    """Weights of the newest iterate in the running average of accelerated SGD's iterates; shape [rounds].
 
     The weight of round r, counted from 1, is `2/(r + 1)`.
 

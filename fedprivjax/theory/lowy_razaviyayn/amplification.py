@@ -104,8 +104,8 @@ def shuffled_machines(
     of the messages does not know the order.
 
     Args:
-        epsilon: ε of a machine's message without shuffling, for replacing one of its records.
-        delta: δ of a machine's message without shuffling, for replacing one of its records; may be 0.
+        epsilon: ε of a machine's message without shuffling, for replacing one record of the machine.
+        delta: δ of a machine's message without shuffling, for replacing one record of the machine; may be 0.
         failure: δ', a part of the resulting δ that can be chosen freely. A smaller δ' means a larger resulting ε.
         machines: N, number of all machines.
         records: n, number of records of a machine.
@@ -162,8 +162,8 @@ def shuffled_rounds_privacy(
         round_deltas: δ_r of each round r without shuffling, for replacing one record of one machine.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        printed: as in `shuffled_machines`: True omits a factor that the printed theorem omits, although its proof needs
-            it.
+        printed: as in `shuffled_machines`. True omits a factor that the printed theorem omits, although its proof
+            needs it.
 
     Returns:
         The composed `ε = Σ_r a_r·tanh(a_r/2) + √(2·Σ_r a_r²·ln(1/δ'))` and `δ = δ' + Σ_r b_r`, where
@@ -265,8 +265,8 @@ def shuffled_rounds(
 ) -> int:
     """Number of rounds of minibatch SGD with a trusted shuffler.
 
-    The number is large enough for the optimisation. It also makes the ε of one round as small as the theorem on
-    shuffling requires.
+    The number is so large that the error of optimisation is at most of the order of the other errors. It also makes the
+    ε of one round as small as the theorem on shuffling requires.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start

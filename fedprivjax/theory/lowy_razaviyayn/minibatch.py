@@ -206,9 +206,9 @@ def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, c
         problem: constants M (machines in a round), d (parameters) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         noise_std: σ, standard deviation of a machine's noise per coordinate.
-        clients: variance of a round's mean gradient at the optimum that is due to the random choice of M machines, for
-            example 1/M times the result of `client_variance`. It is 0 if all machines are identical, or if all take
-            part.
+        clients: variance that the random choice of M machines causes in a round's mean gradient at the optimum, for
+            example 1/M times the result of `client_variance`. This variance is 0 if all machines are identical, or if
+            all take part.
 
     Returns:
         A `Variance` with `sampling = 4L²/(MK)`, the given `clients`, and `noise = dσ²/M`.
@@ -341,7 +341,7 @@ def minibatch_step_bound(
         rounds: R, number of rounds.
         diameter: D, bound on the distance from the start to the optimum.
         smoothness: β, smoothness of the loss.
-        variance: variance of a round's gradient at the optimum, by `population_variance` or `worst_variance`.
+        variance: variance of a round's gradient at the optimum, from `population_variance` or `worst_variance`.
         stability: α, bound on the difference of population and empirical loss.
 
     Returns:

@@ -142,8 +142,8 @@ def strong_step(
 
     Returns:
         `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}` with `c = 2·(sampling + clients) + noise`, from the fields of
-        `variance`. If c exceeds μ²D²R, the noise outweighs strong convexity. Then `minibatch_step` with equal weights
-        is better.
+        `variance`. If c exceeds μ²D²R, the noise outweighs strong convexity. The step size of `minibatch_step`, with
+        equal weights, then often has a smaller bound.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2 and Lemma E.9.
 
