@@ -39,7 +39,7 @@ class AnySchedule(RoundFactor):
     The limits are that a machine takes part in at most `uses` rounds, and that these are at least `separation` rounds
     apart. A guarantee is for the worst schedule within the limits. The noise and ε depend on the limits and the number
     of rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is refused. The factors
-    "toeplitz" and "optimal" are fitted to the worst schedule within the limits.
+    "toeplitz" and "optimal" are fitted to one public schedule within the limits, in which machines take turns.
 
     Args:
         factor: matrix that correlates the noise over rounds, in any form that the setting `noise_schedule` takes, such

@@ -180,18 +180,19 @@ class Banded(RoundFactor):
 @final
 @dataclass(frozen=True)
 class BLT(RoundFactor):
-    """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F. Each buffer stores one vector.
+    """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F (BLT).
 
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
-    and σ = `noise_std`. This is as private as a release of F·x + σξ. Buffer i has the decay θ_i and the scale s_i.
-    Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters
-    are those of `BufferedToeplitz` in the library jax_privacy. The library's function `buffered_toeplitz.optimize`
-    computes parameters for a number of rounds.
+    and σ = `noise_std`. This is as private as a release of F·x + σξ. A run stores a few vectors, the buffers, from
+    which the noise of the next round is computed. Buffer i has the decay θ_i and the scale s_i. Every column of F has
+    the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters are those of
+    `BufferedToeplitz` in the library jax_privacy. The library's function `buffered_toeplitz.optimize` computes
+    parameters for a number of rounds.
 
     Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 
     Args:
-        decay: θ, decay of each buffer, from 0 to 1; `buf_decay` of jax_privacy.
+        decay: θ, decay of each buffer, above 0 and at most 1; `buf_decay` of jax_privacy.
         scale: s, positive scale of each buffer; `output_scale` of jax_privacy.
 
     >>> BLT(decay=[0.5], scale=[0.4]).matrix(3).tolist()
