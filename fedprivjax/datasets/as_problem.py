@@ -54,9 +54,9 @@ def from_dataset(
             and excess risk.
         network: flax module, linen or nnx, such as `MLP` or `CNN`, or None for a linear predictor. It maps a batch of
             one example, [1, features], to scores, [1, classes]. It receives images as [1, height, width, channels],
-            without the appended constant feature. It receives sequences as tokens [1, length], and returns [1, length,
-            classes] if each token has a label. A network's Lipschitz constant, smoothness constant and optimum count as
-            unknown.
+            without a constant feature that may follow an image. It receives sequences as tokens [1, length], and
+            returns [1, length, classes] if each token has a label. A network's Lipschitz constant, smoothness constant
+            and optimum count as unknown.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
         convolutions: computation of a network's convolutions, see `general_problem`.
         clipping: computation of a network's clipped gradients, see `general_problem`.

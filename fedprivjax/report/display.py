@@ -133,8 +133,8 @@ def plot(
             of the rounds so far), or "noise_correlation" (correlations of the noise over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
             (simulated), or any swept setting. "costs" has a panel for each of rounds, bytes, gradients and hours.
-            "grid" draws heat maps over two swept hyper-parameters, those with the most values, or over one and ε.
-            Default: "epsilon" if ε was swept, else the first swept setting, else "round".
+            "grid" draws heat maps over two swept hyper-parameters, those with the most values, or over one of them and
+            ε. Default: "epsilon" if ε was swept, else the first swept setting, else "round".
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
         style: "screen", "dark" (for dark pages), "paper" or "paper wide". A figure for a paper has text of 8 points. It
