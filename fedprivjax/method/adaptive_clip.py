@@ -64,8 +64,8 @@ class AdaptiveClip(Decorated):
 
     **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. It is 2/z-GDP for
     replacing a machine, and 1/z-GDP for adding or removing one. If machines encode messages for a trusted server, both
-    values are multiplied by the encoder's `norm_bound` for messages of norm 1. The clips have no further privacy cost,
-    because the server computes them from these releases.
+    values are multiplied by the encoder's `norm_bound` for messages of norm at most 1. The clips have no further
+    privacy cost, because the server computes them from these releases.
 
     Source: Andrew et al., NeurIPS 2021.
 
