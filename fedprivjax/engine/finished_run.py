@@ -66,8 +66,8 @@ class SavedRun:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
         iterates: recorded metrics: `iterates["output"]["test_loss"]`, for example, is the test loss of the reported
             parameters at each evaluation; float32, shape [evaluations], with a further axis for metrics that are
-            vectors. "output" also has metrics that describe rounds, such as the noise. Other names are further iterates
-            of the protocol, such as "last".
+            vectors. "output" also has metrics that describe rounds, such as the noise. Other keys than "output" are
+            further iterates of the protocol, such as "last".
         params: reported parameters.
         guarantee: privacy guarantee of the run.
         costs: costs by name: those of `ReadyRun.costs`, per machine, and `seconds`, the wall time of the run with its

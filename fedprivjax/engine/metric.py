@@ -142,7 +142,7 @@ class Metric:
             compared with a constant prediction.
         better: "lower" or "higher": direction of improvement, by which the best configuration of a grid is selected.
         default: True if runs record the metric by default.
-        label: text of titles and axes. If empty, the name is used, with spaces for underscores.
+        label: text of titles and axes. If empty, it is the name with underscores replaced by spaces.
         unit: empty, or "%" for a fraction that is displayed in per cent.
         digits: number of displayed decimals.
         shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
@@ -212,7 +212,10 @@ class Metric:
         return "–" if isnan(value) else f"{value * self.scale:{'+' * sign}.{self.digits}f}"
 
     def amount(self, value: float) -> str:
-        """Return a difference of two recorded values as text: "0.02", or "2 points" for a metric in per cent."""
+        """Return a difference of two recorded values as text, such as "0.02".
+
+        If the metric's unit is "%", the text is in percentage points, such as "2 points".
+        """
         return f"{value * self.scale:g}" + (" points" if self.unit == "%" else "")
 
 

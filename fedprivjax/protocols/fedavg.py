@@ -137,7 +137,7 @@ class FedAvg(Protocol):
             and in a machine's update otherwise. For correlated noise, see `noise_schedule`. With unit = "machine" and
             an `AdaptiveClip`, `noise_std` is a noise multiplier. Messages are then scaled to norm at most 1. The noise
             is in the sum of the scaled messages if the server is trusted, and in each of them otherwise.
-        step_size: η, step size of the local steps. Required unless the optimiser `local` has its own.
+        step_size: η, step size of the local steps. Required, unless the optimiser `local` has its own learning rate.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to
             the problem's Lipschitz constant in runs with noise and unit = "record", and not clipped otherwise.

@@ -188,8 +188,8 @@ class ReleasedRules:
 def released(theory: Theory) -> Theory:
     """Return a theory that has only the default step size of the given theory.
 
-    Methods that reproduce the released code of other groups have such a theory. It has no error bounds. It also names
-    no use of the method that `fedprivjax plan` could compare, so that command leaves these methods out.
+    Methods that reproduce the released code of other groups have such a theory. The command `fedprivjax plan` compares
+    methods by error bounds. It leaves these methods out, because their theories state neither bounds nor uses (`Use`).
 
     Args:
         theory: theory of the published method.

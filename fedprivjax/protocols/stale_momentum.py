@@ -167,8 +167,8 @@ class StaleMomentum(MessageSettings):
         server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
             learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With
             an optimiser, there is no default step and no error bound. None is the plain step.
-        noise_schedule: "uniform" for equal noise in all messages of a machine, or a list of positive numbers: r_1, r_2,
-            … of every machine, up to a factor.
+        noise_schedule: "uniform" for equal noise in all messages of a machine, or a list of positive numbers. A
+            machine's factors r_1, r_2, … are proportional to these numbers.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.

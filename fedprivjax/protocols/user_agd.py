@@ -162,9 +162,9 @@ class UserAGD(UserSettings):
             round t, or `optax.adam(0.1)`, with `step_size` left out. The latter's updates are multiplied by (t+1)/2.
             `ServerOptimizer` lists further forms. An optimiser needs a `strong_convexity` of 0. With an optimiser,
             there is no default step and no error bound. None is the plain step.
-        sampling: False ignores the sampling error of batches in the choice of step sizes and batch sizes. They then
-            depend on the noise alone. This suits data for which one point minimises the loss of every record: at that
-            point, the sampling error is 0.
+        sampling: False ignores the sampling error of batches in the choice of step sizes and batch sizes, so that only
+            the noise counts. This suits data for which one point minimises the loss of every record, because the
+            sampling error is 0 at that point.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.
