@@ -205,8 +205,10 @@ def flattened(axes: Mapping[str, Any]) -> dict[str, Any]:
     """
     flat = {}
     for name, value in axes.items():
-        inner = flattened(value).items() if isinstance(value, Mapping) else ()
-        flat |= {f"{name}.{key}": one for key, one in inner} if isinstance(value, Mapping) else {name: value}
+        if isinstance(value, Mapping) and value:
+            flat |= {f"{name}.{key}": one for key, one in flattened(value).items()}
+        else:
+            flat[name] = value
     return flat
 
 

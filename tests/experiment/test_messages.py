@@ -139,6 +139,7 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
         ),
         (('"dp_mu2"', '"dp_sgd"'), "unknown protocol 'dp_sgd', did you mean 'noisy_minibatch_sgd'?"),
         ((MU, "learning_rate = [0.1]"), "unknown key in [sweep] 'learning_rate', did you mean 'step_size'?"),
+        ((MU, f"{MU}\noptions = {{}}"), "sweep.options must be a number or a list of numbers, got {}"),
         (('who"', 'who"\nseed = "1"'), "seed must be an integer, got '1'. Remove the quotes"),
         (("radius", 'model = { kind = "mlp", hidden = 0 }\nradius'), "problem.model.hidden must be a list, got 0"),
         (
