@@ -71,8 +71,9 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
               "gap": the variance is inversely proportional to the number of rounds until the machine's next message. A
               list holds the standard deviations of the first, second, … message. Only their ratios matter. `noise`
               may also be a `SumFactor` such as `Toeplitz()`, a matrix that correlates the noise over the messages.
-            * `Mean()`: a `Pairwise`. Pairs of machines then also share noise: one machine adds it to its message, and
-              the other subtracts it.
+            * `Mean()`: any value for `Sum()`. The server then reads the differences of successive noisy sums. A
+              `Pairwise` is also possible. Pairs of machines then also share noise: one machine adds it to its message,
+              and the other subtracts it.
             * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The
               noises of a machine's messages are independent.
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
