@@ -95,7 +95,7 @@ class PrivateMean(MessagePrivacy):
         return RecordEvent(noise_std, self.accountant(problem, plan), Releases.of(shift, 1, 1, plan.uses), terms)
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the noise as in `OfPrivacy.server_noise`, of a sum with the noise of a full cohort's messages."""
+        """Return the noise of the mean, divided by `noise_std`. The mean has the noise of a full cohort's messages."""
         return sqrt(self.noisy_users(plan)) / int(plan.schedule.present[0].sum())
 
     # ---- constants of `theory.cheu`, for messages of norm at most `bound`
