@@ -100,9 +100,9 @@ class TreeMomentum(MomentumProtocol):
         epoch: N; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record. With the factor "tree" and equal μ of all machines, μ² is the largest
-    value of `Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²` over all records, with σ = `noise_std`. The inner sum is over those
-    rounds t of the node that use the record, and z is the last round of the node. With a trusted server and M machines
-    in a round, C/(K·M) replaces C/K. Without a clip, C is the Lipschitz constant.
+    value of `Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²` over all records, with σ = `noise_std`. The inner sum is over the
+    rounds t of a node that use the record, and z is the last round of the node. With a trusted server and M machines in
+    a round, C/(K·M) replaces C/K. Without a clip, C is the Lipschitz constant.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.
