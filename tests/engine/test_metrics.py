@@ -187,17 +187,18 @@ def test_losses_and_accuracies_of_the_same_examples_are_computed_together(monkey
 
 
 @pytest.mark.parametrize(
-    "problem",
+    "make",
     [
-        linear_problem(np.ones((60_000, 785)), np.zeros(60_000), Softmax(10)),
-        general_problem(
+        lambda: linear_problem(np.ones((60_000, 785), np.float32), np.zeros(60_000), Softmax(10)),
+        lambda: general_problem(
             lambda params, x: jnp.sum(jnp.tanh(params * x)), np.ones((20_000, 785), np.float32), jnp.ones(785)
         ),
     ],
     ids=["linear", "general"],
 )
-def test_memory_of_the_gradient_norm_stays_bounded(problem, monkeypatch):
+def test_memory_of_the_gradient_norm_stays_bounded(make, monkeypatch):
     monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", 2**20)
+    problem = make()
 
     def norm(params, problem):
         return METRICS["gradient_norm"].function(problem, Snapshot(params))

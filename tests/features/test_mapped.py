@@ -261,10 +261,12 @@ def test_sides_other_than_the_datasets_are_rejected():
     assert str(caught.value) == "picture must be [8, 8, 1], as in the dataset, got [4, 16, 1]"
 
 
-@pytest.mark.parametrize("data", [datasets.stream(4, 2, test_examples=2), np.eye(3)], ids=["stream", "array"])
-def test_only_stored_data_are_mapped(data):
+@pytest.mark.parametrize(
+    "make", [lambda: datasets.stream(4, 2, test_examples=2), lambda: np.eye(3)], ids=["stream", "array"]
+)
+def test_only_stored_data_are_mapped(make):
     with pytest.raises(Refusal, match=r"^features must be of a stored Dataset, got "):
-        mapped(data, "unit_norm")
+        mapped(make(), "unit_norm")
 
 
 SCALE = 1.0

@@ -1,6 +1,7 @@
 """Default steps without a theory: for networks, from the clip, the noise, the rounds and the public start."""
 
 from dataclasses import replace
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -47,8 +48,12 @@ from fedprivjax.vectors.cases import FULL, POOL
 from fedprivjax.vectors.cases import OWN as RECORDS
 from fedprivjax.vectors.cases import problem as problem_of
 
-DIGITS = from_dataset(datasets.load("digits"), network=MLP((8,)))
-OWN = from_dataset(datasets.load("digits"), network=MLP((8,)), partition_table=np.arange(1430).reshape(10, 143))
+
+@cache
+def digits(machines=None):
+    """Return the problem of a small network on the digits, of one pool or of 10 machines with 143 records each."""
+    table = None if machines is None else np.arange(1430).reshape(machines, 143)
+    return from_dataset(datasets.load("digits"), network=MLP((8,)), partition_table=table)
 
 
 def step_of(protocol, problem, rounds=100):
@@ -56,30 +61,30 @@ def step_of(protocol, problem, rounds=100):
 
 
 def test_a_network_travels_as_far_as_its_start_is_from_the_other_side_of_zero():
-    norm = float(np.linalg.norm(flat(DIGITS.start)))
-    assert DIGITS.travel == pytest.approx(2 * norm)
-    assert replace(DIGITS, distance=3.0).travel == 3.0
-    assert replace(DIGITS, constraint=Ball(50.0)).travel == 100.0
+    norm = float(np.linalg.norm(flat(digits().start)))
+    assert digits().travel == pytest.approx(2 * norm)
+    assert replace(digits(), distance=3.0).travel == 3.0
+    assert replace(digits(), constraint=Ball(50.0)).travel == 100.0
     assert from_dataset(datasets.load("digits")).travel == np.inf
     assert general_problem(lambda w, x: jnp.sum(w * x), np.ones((9, 2)), np.zeros(2)).travel == np.inf
 
 
 def test_steps_follow_from_public_numbers_alone():
-    travel, norm = DIGITS.travel, float(np.linalg.norm(flat(DIGITS.start)))
-    found = step_of(NoisySGD(noise_std=0.2, clip=0.5, trust="server"), DIGITS)
-    assert found == pytest.approx(travel / np.sqrt(100 * (0.25 + DIGITS.dimension * 0.04)))
-    assert step_of(NoisySGD(mu=np.inf, clip=0.5), DIGITS) == pytest.approx(2 * norm / np.sqrt(100 * 0.25))
-    assert step_of(DPMu2(mu=np.inf, clip=0.5), DIGITS) == pytest.approx(travel * np.sqrt(3) / (0.5 * 100**1.5))
-    assert step_of(StaleMomentum(mu=np.inf, clip=0.5), DIGITS) == step_of(DPMu2(mu=np.inf, clip=0.5), DIGITS)
-    minibatch = step_of(NoisyMinibatchSGD(noise_std=0.2, clip=0.5, batch=143), OWN, rounds=40)
-    assert minibatch == pytest.approx(travel / np.sqrt(40 * (0.25 + DIGITS.dimension * 0.04 / 10)), rel=1e-5)
+    travel, norm = digits().travel, float(np.linalg.norm(flat(digits().start)))
+    found = step_of(NoisySGD(noise_std=0.2, clip=0.5, trust="server"), digits())
+    assert found == pytest.approx(travel / np.sqrt(100 * (0.25 + digits().dimension * 0.04)))
+    assert step_of(NoisySGD(mu=np.inf, clip=0.5), digits()) == pytest.approx(2 * norm / np.sqrt(100 * 0.25))
+    assert step_of(DPMu2(mu=np.inf, clip=0.5), digits()) == pytest.approx(travel * np.sqrt(3) / (0.5 * 100**1.5))
+    assert step_of(StaleMomentum(mu=np.inf, clip=0.5), digits()) == step_of(DPMu2(mu=np.inf, clip=0.5), digits())
+    minibatch = step_of(NoisyMinibatchSGD(noise_std=0.2, clip=0.5, batch=143), digits(10), rounds=40)
+    assert minibatch == pytest.approx(travel / np.sqrt(40 * (0.25 + digits().dimension * 0.04 / 10)), rel=1e-5)
 
 
 def test_where_noise_rules_the_step_is_the_theorys():
     """With the diameter as the distance, and with much noise, as on a ball."""
     much = DPMu2(mu=0.01, clip=0.5, trust="server")
-    assert step_of(much, DIGITS) == pytest.approx(
-        step_of(much, replace(DIGITS, constraint=Ball(DIGITS.travel / 2))), 1e-3
+    assert step_of(much, digits()) == pytest.approx(
+        step_of(much, replace(digits(), constraint=Ball(digits().travel / 2))), 1e-3
     )
     assert reshef_levy.clipped_step(rounds=3, diameter=2.0, increment=1.0) == pytest.approx(2 / 3)
 
@@ -87,7 +92,7 @@ def test_where_noise_rules_the_step_is_the_theorys():
 @pytest.mark.parametrize("protocol", [NoisySGD(mu=np.inf, clip=1.0), DPMu2(mu=4.0, clip=1.0, trust="server")])
 @pytest.mark.slow
 def test_a_network_learns_at_its_default_step(protocol):
-    run = simulate(protocol, DIGITS, Full(20), metrics=["test_accuracy"], eval_every=71)
+    run = simulate(protocol, digits(), Full(20), metrics=["test_accuracy"], eval_every=71)
     assert run.metrics["test_accuracy"][-1] > 0.6
 
 
@@ -95,7 +100,7 @@ def test_a_network_learns_at_its_default_step(protocol):
     "protocol", [NoisySGD(mu=1.0, clip=1.0), DPMu2(mu=1.0, clip=1.0), StaleMomentum(mu=1.0, clip=1.0)]
 )
 def test_a_start_at_zero_leaves_nothing_to_go_by(protocol):
-    problem = replace(DIGITS, start=jax.tree.map(jnp.zeros_like, DIGITS.start))
+    problem = replace(digits(), start=jax.tree.map(jnp.zeros_like, digits().start))
     with pytest.raises(Refusal, match="step_size must be set: its default needs a ball"):
         step_of(protocol, problem)
 
