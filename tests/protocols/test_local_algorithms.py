@@ -98,7 +98,9 @@ def test_a_run_is_the_loop_over_machines_and_steps(algorithm, participation, rad
     np.testing.assert_allclose(run.params, found, atol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS[:4], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "algorithm", sparing(list(ALGORITHMS[:4]), list(ALGORITHMS[:2])), ids=lambda one: type(one).__name__
+)
 def test_the_server_takes_any_optimizer_along_the_pseudo_gradient(algorithm):
     served = replace(algorithm, server=ServerOptimizer("sgd", momentum=0.6), server_step=0.3)
     problem = linear_problem(X, Y, Logistic(), partition_table=ROWS, constraint=WholeSpace())
@@ -162,7 +164,7 @@ def quadratics():
     )
 
 
-@pytest.mark.parametrize("steps", [[10] * 3, [20, 5, 1]], ids=str)
+@pytest.mark.parametrize("steps", sparing([[10] * 3, [20, 5, 1]], [[20, 5, 1]]), ids=str)
 def test_proxskip_converges_linearly_to_the_optimum_on_quadratics(steps):
     """A round is a linear map of w and the machines' c_i, whose powers give every iterate."""
     contraction = 1 - (1 - 0.05 * CURVATURES) ** np.array(steps)
@@ -228,17 +230,16 @@ PRIVACY = {
     "subsets": {"work": LocalSteps(2, Subset(4)), "unit": "machine", "update_clip": 0.1},
 }
 QUICK = ("stable structure and dtypes", "the guarantee can be saved and printed")
-HELD = {  # tested by default, one privacy for each algorithm
-    ("FedDyn", "untrusted"): (
-        "machines relabelled",
-        "the transcript follows the run",
-        "the noise has the stated distribution",
-    ),
-    ("FedExP", "machine"): ("absent machines leave no trace",),
-    ("FedNova", "machine"): ("the transcript follows the run",),
-    ("ProxSkip", "untrusted"): ("absent machines leave no trace",),
-    ("MimeLite", "record"): ("the query is where gradients are taken", "the number of gradients is as stated"),
-}
+HELD = [  # properties of one privacy for each algorithm. The slow contract has FedExP's and others of every algorithm
+    ("FedDyn", "untrusted", ("machines relabelled", "the noise has the stated distribution")),
+    ("FedNova", "machine", ("the transcript follows the run",)),
+    ("MimeLite", "record", ("the query is where gradients are taken",)),
+]
+SELDOM = [
+    ("FedDyn", "untrusted", ("the transcript follows the run",)),
+    ("ProxSkip", "untrusted", ("absent machines leave no trace",)),
+    ("MimeLite", "record", ("the number of gradients is as stated",)),
+]
 
 
 def method_of(algorithm, kind):
@@ -264,10 +265,9 @@ def test_quick_properties_hold_with_every_privacy(algorithm, kind):
     assert report.held == properties
 
 
-@pytest.mark.parametrize(("name", "kind"), HELD)
-def test_properties_hold(name, kind):
+@pytest.mark.parametrize(("name", "kind", "properties"), sparing([*HELD, *SELDOM], HELD))
+def test_properties_hold(name, kind, properties):
     algorithm = next(one for one in ALGORITHMS if type(one).__name__ == name)
-    properties = HELD[name, kind]
     assert check_protocol(method_of(algorithm, kind), SHARES, PARTIAL, properties=properties).held == properties
 
 
