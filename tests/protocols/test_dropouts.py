@@ -76,11 +76,8 @@ def test_without_noise_it_is_the_oracle(protocol, oracle, law):
     assert np.abs(points[-1]).max() > 0.01
 
 
-@pytest.mark.parametrize(
-    "protocol",
-    [DPMu2(**SETTINGS), pytest.param(StaleMomentum(**SETTINGS), marks=pytest.mark.slow)],
-    ids=["mu2", "stale"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", [DPMu2(**SETTINGS), StaleMomentum(**SETTINGS)], ids=["mu2", "stale"])
 def test_who_is_absent_shows_nothing(protocol):
     law = DROPPING if isinstance(protocol, DPMu2) else SIZES
     seen = transcript(protocol, POOL, law, rounds=ROUNDS, seed=2)
@@ -110,9 +107,7 @@ METHODS = {
     "user-server": (UserSGD(noise_std=0.4, step_size=0.3, trust="server"), POOL, DROPPING),
 }
 HELD = ("the noise has the stated distribution", "the transcript follows the run", "the view fits the trust model")
-QUICK = {
-    **dict.fromkeys(("mu2-server", "minibatch", "tree"), ("the noise has the stated distribution",)),
-}
+QUICK = {"mu2-server": ("the noise has the stated distribution",)}
 
 
 def pairs():
@@ -220,8 +215,10 @@ OF_THE_PRESENT = planted(DPMu2(**SETTINGS), unsealed(event=of_the_present))
 
 @pytest.mark.parametrize(
     ("protocol", "held"),
-    [(GHOSTS, "absent machines leave no trace"), (OF_THE_PRESENT, "dropouts count as planned")],
-    ids=["ghosts", "present"],
+    [
+        pytest.param(GHOSTS, "absent machines leave no trace", id="ghosts", marks=pytest.mark.slow),
+        pytest.param(OF_THE_PRESENT, "dropouts count as planned", id="present"),
+    ],
 )
 def test_planted_faults_are_caught(protocol, held):
     with pytest.raises(AssertionError, match=f"fails '{held}'"):
