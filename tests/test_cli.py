@@ -210,7 +210,11 @@ def test_privacy_states_the_guarantees_without_running(call, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reproduce_fails_if_a_cell_misses(call, spec):
+def test_reproduce_fails_if_a_cell_misses(call, spec, monkeypatch):
+    """Without plots and page, which tests of `report` draw."""
+    monkeypatch.setattr("fedprivjax.report.plots.all_plots", lambda *_: {})
+    monkeypatch.setattr("fedprivjax.report.run_plots.plots_of_first", lambda *_: None)
+    monkeypatch.setattr("fedprivjax.report.page.write_page", lambda *_: Path("report.html"))
     change = ("--set", "expected.0.cells.1.value=1000.0")
     status, said, _ = call("reproduce", spec, *change, "--out", "there")
     assert status == 1
