@@ -86,6 +86,7 @@ def test_the_clipped_rounds_by_hand_are_the_engines(name, monkeypatch):
     require_same(ours, theirs, start.problem.start)
 
 
+@pytest.mark.slow
 def test_the_loop_of_jitted_steps_is_the_engines_round(monkeypatch):
     monkeypatch.setattr(fedavg, "SIDE", 4)
     start = convolutions.make(2, 2, convolutions.Network((2, 3), 4))

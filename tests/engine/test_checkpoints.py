@@ -136,6 +136,7 @@ def stopped(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_another_algorithm_of_the_same_program_is_refused(tmp_path):
     @struct.dataclass
     class Renamed(HeavyBall):
@@ -168,6 +169,7 @@ def test_a_public_schedule_does_not_become_secret_afterwards(tmp_path):
         simulate(method, SPLIT, SecretSubsets(6, 3), folder=tmp_path, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_senders_are_not_hidden_afterwards(tmp_path):
     method = NoisyMinibatchSGD(noise_std=0.5, clip=1.0, step_size=0.1, sampler="subset", batch=1)
     run(method, SPLIT, folder=tmp_path)

@@ -363,6 +363,7 @@ def test_inputs_do_not_tell_the_number_of_records(place, ready):
     assert other.inputs.checksums["partition"] != ready.inputs.checksums["partition"]
 
 
+@pytest.mark.slow
 def test_other_pilot_data_are_refused(place):
     """Of `[tuning]`, before the runs on the chosen points, and with finished results."""
     source = SPEC[SPEC.index("dataset") : SPEC.index("loss")]

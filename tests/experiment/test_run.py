@@ -125,6 +125,7 @@ def test_ragged_rounds_are_joined_and_padded(joined):
     assert not data["diverged"].any()
 
 
+@pytest.mark.slow
 def test_joining_changes_no_number(joined):
     swept, data, done = joined
     for per_round, job in zip([2, 3], listed.jobs(swept), strict=True):
@@ -188,6 +189,7 @@ def test_given_schedules_are_distinguished():
     assert identities(**one) != identities(**other)
 
 
+@pytest.mark.slow
 def test_cohorts_of_random_size_are_distinguished():
     kinds = [
         *({"kind": "binomial", "rate": rate} for rate in (0.1, 0.9)),

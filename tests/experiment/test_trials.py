@@ -75,6 +75,7 @@ def test_every_trial_keeps_its_parameters_and_its_preparation_of_rows(insured):
     assert best["seed"].size == 2
 
 
+@pytest.mark.slow
 def test_rows_of_the_leaderboard_have_the_guarantee_of_the_worst_trial(steps, tmp_path):
     made, data = steps
     folder.claim(tmp_path, made)

@@ -211,8 +211,8 @@ def test_the_style_ends_with_the_block():
         pass
 
 
-@pytest.mark.parametrize("style", ["paper", "screen"])
-@pytest.mark.parametrize("methods", [1, 7])
+@pytest.mark.parametrize("style", ["paper", pytest.param("screen", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("methods", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_names_beyond_the_width_of_a_figure_are_broken(style, methods):
     many = " and so on" * (4 if style == "paper" else 7)
     best = {f"method {index} with batches of 32 records{many}": dataset("mu") for index in range(methods)}

@@ -99,7 +99,7 @@ def products(server, number):
 NUMBERS = [1e4, -3e30, 3, np.float64(1e4), np.inf, np.nan, np.float32(1e-30)]
 
 
-@pytest.mark.parametrize("number", sparing(NUMBERS, [NUMBERS[0], NUMBERS[5]]), ids=repr)
+@pytest.mark.parametrize("number", sparing(NUMBERS, [NUMBERS[0]]), ids=repr)
 def test_coefficients_are_within_the_clip(number):
     """10⁴ and 3 were enough to leave the bound before: the whole combination is clipped, and infinite ones are 0."""
     start = prepared(sends(lambda server, t: products(server, number)))
@@ -397,6 +397,7 @@ def test_an_algorithm_is_told_no_data():
     assert start.problem.pool.features.size not in [np.size(leaf) for leaf in jax.tree.leaves((public, seen[0].start))]
 
 
+@pytest.mark.slow
 def test_the_sum_without_noise_is_out_of_reach():
     """An intruder's other memory of the release changes nothing that the algorithm shows."""
     algorithm = sends(lambda server, t: gradient(server[0]), reads=property(lambda self: Sum()))

@@ -83,6 +83,7 @@ def assert_equal_on(mesh, protocol, problem, participation, **options):
         np.testing.assert_allclose(divided.metrics[name], values, rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_custom_method_is_equal_on_four_devices(many):
     """With a state of numbers, a truth value and a key. No device computes equally many of the 7 slots."""
     remembering = client_momentum(Remembering, noise_std=0.0)

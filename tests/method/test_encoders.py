@@ -92,7 +92,7 @@ def bias(encoder):
     return np.max(np.abs(rows.mean(axis=0) - X) / error)
 
 
-@pytest.mark.parametrize("encoder", sparing(ENCODERS, [ENCODERS[1], ENCODERS[2]]), ids=str)
+@pytest.mark.parametrize("encoder", sparing(ENCODERS, [ENCODERS[1]]), ids=str)
 def test_the_mean_of_encoded_messages_is_the_message(encoder):
     assert bias(encoder) < 5
 
@@ -127,7 +127,7 @@ def test_no_encoded_message_is_longer_than_its_bound(encoder):
     assert encoder.norm_bound(3.0, 7) == pytest.approx(3 * bound)
 
 
-@pytest.mark.parametrize("encoder", sparing(ENCODERS, [ENCODERS[1], ENCODERS[2]]), ids=str)
+@pytest.mark.parametrize("encoder", sparing(ENCODERS, [ENCODERS[1]]), ids=str)
 def test_a_message_of_zeros_stays_zero(encoder):
     np.testing.assert_array_equal(encoded(encoder, np.zeros(7, np.float32), 5), 0)
 
@@ -226,7 +226,7 @@ def test_a_servers_noise_follows_the_norm_of_encoded_messages(encoder, relation)
     ("method", "clip"),
     [
         pytest.param(FedAvg, CLIP, id="FedAvg-fixed"),
-        pytest.param(Scaffold, AdaptiveClip(start=CLIP), id="Scaffold-adaptive"),
+        pytest.param(Scaffold, AdaptiveClip(start=CLIP), id="Scaffold-adaptive", marks=pytest.mark.slow),
         pytest.param(FedAvg, AdaptiveClip(start=CLIP), id="FedAvg-adaptive", marks=pytest.mark.slow),
         pytest.param(Scaffold, CLIP, id="Scaffold-fixed", marks=pytest.mark.slow),
     ],
@@ -240,6 +240,7 @@ def test_no_encoded_update_is_longer_than_the_sensitivity_counts(method, clip):
     assert 0.4 * start.event.sensitivity < longest <= start.event.sensitivity * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_machines_keep_exact_control_variates_and_the_server_their_encoded_changes():
     data = problem()
 

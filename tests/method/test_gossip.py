@@ -113,6 +113,7 @@ def test_messages_of_fresh_records_are_those_of_numpy():
     np.testing.assert_allclose(found.messages[-1], sent, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_personal_model_is_that_of_the_machine():
     """Machine i's own model, on the test examples of client i."""
     owner = np.arange(90) % N
@@ -151,7 +152,7 @@ def test_all_floats_of_a_state_are_mixed():
     assert fpj.ready(adam, PROBLEM, fpj.Full(N), rounds=2).costs["sent_bits"] == 2 * 32 * 3 * PROBLEM.dimension
 
 
-@pytest.mark.parametrize("noise", sparing(["independent", SHARED], quick=["independent"]))
+@pytest.mark.parametrize("noise", sparing(["independent", SHARED], quick=[]))
 def test_gossip_on_a_complete_graph_is_a_server(noise):
     settings = {**SETTINGS, "noise_std": None, "epsilon": 4.0, "sampler": "full"}
     method = fpj.DSGD(**settings, mixing="complete", noise_schedule=noise)
@@ -204,7 +205,7 @@ def _quadratic(x, record):
     return 0.5 * ((x - record) ** 2).sum()
 
 
-@pytest.mark.parametrize("devices", sparing([2, 4], quick=[4]))
+@pytest.mark.parametrize("devices", sparing([2, 4], quick=[]))
 def test_machines_divided_over_devices_give_the_same_run(devices):
     """9 machines on 4 devices: the last one holds copies."""
     method = fpj.DSGD(**SETTINGS, mixing=["ring", DIRECTED], batch=BATCH, noise_schedule=SHARED)

@@ -97,7 +97,7 @@ def test_equal_machines_are_one_class_without_idle_steps():
     assert start.costs["idle_steps"] == 0.0
 
 
-@pytest.mark.parametrize(("local_steps", "rounds"), [(1, 4), (6, 1)])
+@pytest.mark.parametrize(("local_steps", "rounds"), [pytest.param(1, 4, marks=pytest.mark.slow), (6, 1)])
 def test_local_steps_share_a_step_of_their_loop_on_an_accelerator(local_steps, rounds):
     records = problem((10, 10, 10))
 

@@ -56,7 +56,7 @@ def named(privacy):
     return UserSGD(**own, **SETTINGS)
 
 
-@pytest.mark.parametrize("name", sparing(list(PRIVACY), ["shuffler-options", "pan-private"]))
+@pytest.mark.parametrize("name", sparing(list(PRIVACY), ["shuffler-options"]))
 def test_a_pair_is_the_named_method_bit_for_bit(name):
     each = named(PRIVACY[name]), Protocol(SGD(average=True), privacy=PRIVACY[name], **SETTINGS)
     runs = [simulate(one, POOL, SOME_MACHINES, rounds=ROUNDS, seed=3, metrics=()) for one in each]
@@ -74,6 +74,7 @@ def test_and_so_is_what_an_adversary_sees(trust):
     assert (len(jax.tree.leaves(views[1].internal)) > 0) == (trust == "pan-private")
 
 
+@pytest.mark.slow
 def test_the_noise_of_another_algorithm_is_as_stated():
     held = ("silent without noise", "the noise has the stated distribution", "the target is met")
     pair = Protocol(HeavyBall(), privacy=PRIVACY["shuffler"], **SETTINGS)

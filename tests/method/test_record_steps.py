@@ -73,6 +73,7 @@ def test_a_pair_equals_local_sgd_bit_for_bit(name):
 OTHERS = [LocalGradientSteps(), ControlVariates(scaled=False), FedDyn()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", sparing(OTHERS, OTHERS[1:2]), ids=lambda one: type(one).__name__)
 def test_other_algorithms_have_noise_in_every_step(algorithm):
     """The steps of all machines have the noise of LocalSGD, because it depends on the round, the slot and the step."""

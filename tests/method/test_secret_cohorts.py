@@ -53,7 +53,7 @@ def test_cohorts_of_a_fixed_or_public_size_have_no_chunks():
 
 
 @pytest.mark.parametrize("scheme", [POISSON, Dropouts(POISSON, 0.3)])
-@pytest.mark.parametrize("clip", [0.1, AdaptiveClip(start=0.1)])
+@pytest.mark.parametrize("clip", [pytest.param(0.1, marks=pytest.mark.slow), AdaptiveClip(start=0.1)])
 def test_a_run_is_that_in_which_all_slots_are_computed(scheme, clip):
     method = FedAvg(local_epochs=1, batch=9, unit="machine", update_clip=clip, noise_std=0.1, step_size=0.3)
     start = ready(method, SHARES, scheme, rounds=12, eval_every=3)

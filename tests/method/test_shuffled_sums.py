@@ -155,6 +155,7 @@ def test_costs_in_messages_and_bits():
     assert SCALAR.messages_per_user(1) == 10
 
 
+@pytest.mark.slow
 def test_chunks_of_users_change_no_number():
     keys = slot_keys(jax.random.key(4), USERS)
     parts = [SUM.rounded_by(keys[part], VECTORS[part]) for part in (slice(0, 4), slice(4, None))]

@@ -204,7 +204,15 @@ def test_independent_noise_counts_the_uses():
     assert prepared(AnySchedule("independent", 1, USES)).guarantee.mu == pytest.approx(USES**0.5 / 6)
 
 
-@pytest.mark.parametrize("factor", [Banded(4), BLT, AnySchedule("optimal", 3, 2), AnySchedule(Tree(), 3)])
+@pytest.mark.parametrize(
+    "factor",
+    [
+        Banded(4),
+        BLT,
+        pytest.param(AnySchedule("optimal", 3, 2), marks=pytest.mark.slow),
+        pytest.param(AnySchedule(Tree(), 3), marks=pytest.mark.slow),
+    ],
+)
 def test_samplers(factor):
     """F·z is the normals, sampled in blocks of rounds."""
     schedule = turns(8, 3, 3)

@@ -271,6 +271,7 @@ def test_factor_gives_back_the_covariance():
         assert b == max(abs(s - t) for s, t in zip(*np.nonzero(K), strict=True))  # of minimal width
 
 
+@pytest.mark.slow
 def test_mechanisms_of_several_seeds_stack():
     """Bands of different widths are padded to one width, and the noise stays the same."""
     schedules = [Uniform(30, 6).draw(ROUNDS, np.random.default_rng(seed)) for seed in range(2)]

@@ -78,6 +78,7 @@ def test_shared_noise_cancels_in_the_mean(method):
     assert np.var(mean) == pytest.approx(np.sum(RELATIVE**2) / 36, rel=0.1)
 
 
+@pytest.mark.slow
 def test_many_edges_are_sampled_a_chunk_at_a_time(monkeypatch):
     monkeypatch.setattr("fedprivjax.noise.pairwise.CHUNK_FLOATS", 4 * NUMBERS)  # 15 edges in 4 chunks
     noise, schedule = fpj.Pairwise("complete", 1.0), Schedule(6, np.arange(6, dtype=np.int32)[None])

@@ -63,7 +63,7 @@ def test_every_protocol_is_planned_or_refused_with_a_reason(trust):
         assert (cell["bound_kind"].item() in ("missing", "")) == bool(np.isnan(cell["bound"]))
 
 
-@pytest.mark.parametrize("found", ["untrusted", "everyone"])
+@pytest.mark.parametrize("found", [pytest.param("untrusted", marks=pytest.mark.slow), "everyone"])
 def test_the_noise_gives_the_epsilon_asked_for(found, request):
     found = request.getfixturevalue(found)
     for label in planned(found):

@@ -148,7 +148,7 @@ def uneven(*sizes):
 @pytest.mark.parametrize(
     ("kind", "relation", "epsilon"),
     [
-        (NoisyMinibatchSGD, ADD_OR_REMOVE, 2.0),
+        pytest.param(NoisyMinibatchSGD, ADD_OR_REMOVE, 2.0, marks=pytest.mark.slow),
         pytest.param(NoisyMinibatchSGD, ADD_OR_REMOVE, (2.0, 1.0), marks=pytest.mark.slow),
         pytest.param(AcceleratedMinibatchSGD, ADD_OR_REMOVE, 2.0, marks=pytest.mark.slow),
         pytest.param(NoisyMinibatchSGD, REPLACE_ONE, (2.0, 1.0), marks=pytest.mark.slow),

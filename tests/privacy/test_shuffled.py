@@ -167,7 +167,7 @@ def test_the_bound_of_theorem_3_8_is_larger(z):
     assert shuffled_epsilon(z, **SETTINGS) < advanced / 5
 
 
-@pytest.mark.parametrize("epsilon", sparing([0.1, 1.0, 4.0], [1.0]))
+@pytest.mark.parametrize("epsilon", sparing([0.1, 1.0, 4.0], []))
 def test_the_inverse(epsilon):
     """Above ε = 0.2, a little less noise is no longer amplified, so ε is not reached from below."""
     z = shuffled_noise_multiplier(epsilon, **SETTINGS)

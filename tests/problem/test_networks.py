@@ -121,6 +121,7 @@ def test_a_cnn_convolves_and_halves_its_pictures(side):
     np.testing.assert_allclose(found, jax.jit(flax.apply)({"params": params}, pictures), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_first_parameters_are_those_of_the_fully_optimised_program():
     class Net(nn.Module):
         @nn.compact

@@ -72,7 +72,7 @@ def by_hand(problem, network, rows):
     return np.concatenate(losses).mean(), np.concatenate(correct).mean(), [each.mean() for each in losses]
 
 
-@pytest.mark.parametrize("at_once", [chunked_sums.CHUNK_NUMBERS, 100])
+@pytest.mark.parametrize("at_once", [pytest.param(chunked_sums.CHUNK_NUMBERS, marks=pytest.mark.slow), 100])
 def test_metrics_are_means_over_tokens_and_a_records_loss_the_mean_over_its_own(monkeypatch, at_once):
     monkeypatch.setattr(chunked_sums, "CHUNK_NUMBERS", at_once)
     problem = from_dataset(data(), network=Before())

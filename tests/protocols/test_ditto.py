@@ -84,7 +84,7 @@ def test_personal_models_of_quadratics_are_between_client_and_server():
     np.testing.assert_allclose(found.own[:, 0], (h * a + 2.0 * w) / (h + 2.0), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", sparing([None, *PRIVATE], ["machine"]))
+@pytest.mark.parametrize("kind", sparing([None, *PRIVATE], []))
 def test_the_shared_model_is_fedavgs_bit_for_bit(kind):
     one, other = run(Ditto(pull=0.7), kind), run(LocalGradientSteps(), kind)
     np.testing.assert_array_equal(one.params, other.params)

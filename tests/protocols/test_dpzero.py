@@ -91,6 +91,7 @@ def first_direction(method, problem, seed=3):
     return start.protocol.init(start.problem, start.plan.size, protocol_key(start.key)).server.direction
 
 
+@pytest.mark.slow
 def test_directions_are_uniform_on_the_sphere_and_differ_between_seeds():
     method = made(NoisyMessages(clip=CLIP))
     keys = jax.random.split(jax.random.key(1), 4000)

@@ -262,6 +262,7 @@ def test_invalid_settings(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_heads_may_start_at_random():
     """`own` receives a key wherever the states are made."""
 

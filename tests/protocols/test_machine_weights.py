@@ -44,6 +44,7 @@ def test_a_round_follows_the_weighted_gradient():
     np.testing.assert_allclose(run.params, -0.1 * np.average(slopes, axis=0, weights=WEIGHTS), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_unbiased_where_some_take_part():
     protocol = make(noise_std=0.0, sampler="subset", batch=2)
     steps = np.array([simulate(protocol, PROBLEM, Uniform(3, 2), rounds=1, seed=seed).params for seed in range(100)])

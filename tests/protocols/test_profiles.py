@@ -90,6 +90,7 @@ def test_every_machine_adds_its_own_noise(name):
     assert seen == set(range(MACHINES))
 
 
+@pytest.mark.slow
 def test_members_of_a_sweep_share_one_factor_and_one_program(monkeypatch):
     factors, factor = [], chooser.factor
     monkeypatch.setattr(chooser, "factor", lambda *given: factors.append(given) or factor(*given))

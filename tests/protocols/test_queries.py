@@ -35,7 +35,9 @@ def test_a_wrong_query_fails(name):
         PROPERTIES[QUERY](trial)
 
 
-@pytest.mark.parametrize("points", [None, 0], ids=["one point", "a point an example"])
+@pytest.mark.parametrize(
+    "points", [pytest.param(None, marks=pytest.mark.slow), 0], ids=["one point", "a point an example"]
+)
 def test_callbacks_are_not_unrolled_over_examples(points):
     """Unrolled callbacks of thousands of records compile for minutes."""
     problem = CASES["sgd-server-clipped-last"].problem

@@ -86,7 +86,7 @@ def followed(name, start):
 
 
 @pytest.mark.parametrize("noisy", sparing([True, False], [True]), ids=["noisy", "silent"])
-@pytest.mark.parametrize("name", sparing(RECORD_CASES, [*QUICK, *SERVED]))
+@pytest.mark.parametrize("name", sparing(RECORD_CASES, QUICK))
 def test_the_oracle_goes_where_the_engine_goes(name, noisy):
     case = RECORD_CASES[name]
     start = start_of(case.protocol if noisy else replace(case.protocol, noise_std=0.0), case)
@@ -114,6 +114,7 @@ def test_a_sweep_that_starts_without_noise_equals_a_loop(name):
         assert float(cell["step_size"]) == pytest.approx(alone.protocol.step_size)
 
 
+@pytest.mark.slow
 def test_trust_and_samplers_are_no_other_programs():
     before, case = None, RECORD_CASES["minibatch-subset"]
     for sampler in ("subset", "replacement", "disjoint"):

@@ -56,6 +56,7 @@ def test_the_guarantee_is_of_the_shuffled_messages():
     assert plain.epsilon > 1.1 * run.guarantee.epsilon
 
 
+@pytest.mark.slow
 def test_a_machine_that_comes_seldom_spends_less():
     plan = draw_plan(PROBLEM, Uniform(MACHINES, 15_000), 20, sampler=make().minibatches)
     found = guarantee(make(noise_std=20.0), PROBLEM, plan, DELTA)

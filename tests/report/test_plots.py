@@ -178,8 +178,8 @@ def boxes(axis):
     return {side: [label.get_window_extent() for label in labels] for side, labels in along.items()}
 
 
-@pytest.mark.parametrize("style", ["screen", "paper"])
-@pytest.mark.parametrize("count", [10, 12])
+@pytest.mark.parametrize("style", [pytest.param("screen", marks=pytest.mark.slow), "paper"])
+@pytest.mark.parametrize("count", [pytest.param(10, marks=pytest.mark.slow), 12])
 def test_texts_of_a_heat_map_of_many_values_do_not_overlap(style, count):
     levels = np.logspace(-4, 0, count)
     data = dataset("mu", metrics=["test_accuracy"]).expand_dims({"local_step_scale": levels, "update_clip": levels})

@@ -253,6 +253,7 @@ def found():
     return replace(summary(made, selected(made, results)), grids=results), todo
 
 
+@pytest.mark.slow
 def test_the_chosen_run_of_an_experiment_is_drawn(found):
     this, todo = found
     name, figures = plots_of_first(this, todo)

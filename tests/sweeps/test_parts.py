@@ -216,6 +216,7 @@ def test_any_number_of_parts_gives_equal_bits_and_computes_the_same_chunks(softm
     same(sweep(*arguments, folder=tmp_path / "one", **OPTIONS), whole)
 
 
+@pytest.mark.slow
 def test_a_part_joins_finished_runs(tmp_path, monkeypatch):
     """As after a stop between the last chunk and the results. The seconds are those of all parts."""
     ready = ready_experiment(experiment.parse(ALONE))

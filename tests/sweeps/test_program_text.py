@@ -192,6 +192,7 @@ def test_the_name_of_a_metric_does_not_call_the_host():
     assert sweep_fingerprint(named) == sweep_fingerprint(named)
 
 
+@pytest.mark.slow
 def test_noise_made_on_the_host_is_told_apart():
     host_noise = "    def host_noise(self, plan, dimension, seed):\n        return np.full((plan.size.rounds, 3), {})\n"
     place = "class Own(fpj.MessagePrivacy):\n"

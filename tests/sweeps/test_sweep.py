@@ -151,6 +151,7 @@ def test_common_noise_is_shared_by_the_members(grid):
     assert np.unique(np.round(first, 4)).size == 9  # but not by seeds or rounds
 
 
+@pytest.mark.slow
 def test_without_common_noise_every_member_draws_its_own(grid):
     own = swept(GRID, common_noise=False)
     unit = (own["noise_norm"] / own["noise_std"]).isel(round=-1)
@@ -171,6 +172,7 @@ def test_chunks_change_no_members_draws():
     assert seen == [(6, 12), (8, 12), (11, 12), (12, 12)]
 
 
+@pytest.mark.slow
 def test_everything_may_be_resampled_along_an_axis(grid):
     found = swept(GRID, resample=["step_scale"])
     assert found["test_loss"].dims == grid["test_loss"].dims

@@ -231,7 +231,10 @@ def test_dp_accounting_finds_no_more_and_little_less(dimension, levels, epsilon,
         assert 0.88 * epsilon < found <= epsilon
 
 
-@pytest.mark.parametrize(("dimension", "epsilon", "releases"), [(9, 1.0, 1), (16, 3.0, 1), (16, 1.0, 4)])
+@pytest.mark.parametrize(
+    ("dimension", "epsilon", "releases"),
+    [(9, 1.0, 1), pytest.param(16, 3.0, 1, marks=pytest.mark.slow), pytest.param(16, 1.0, 4, marks=pytest.mark.slow)],
+)
 def test_the_gaussian_limit_is_that_of_single_directions(dimension, epsilon, releases):
     users, levels, delta = 100, 60, 1e-6
     ratio = BinomialSums(users, dimension, levels, accounting="gaussian-limit").ratio(epsilon, releases, delta=delta)

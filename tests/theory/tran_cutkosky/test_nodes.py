@@ -28,7 +28,16 @@ def held(uses, node, record, alpha):
     return np.sum((uses[times - 1] == record) * (1 - alpha) ** (node[1] - times))
 
 
-@pytest.mark.parametrize(("rounds", "records"), [(64, 8), (256, 16), (1000, 10), (1024, 100), (37, 5)])
+@pytest.mark.parametrize(
+    ("rounds", "records"),
+    [
+        (64, 8),
+        (256, 16),
+        pytest.param(1000, 10, marks=pytest.mark.slow),
+        pytest.param(1024, 100, marks=pytest.mark.slow),
+        (37, 5),
+    ],
+)
 def test_no_record_is_in_more_nodes_than_counted(rounds, records):
     most, released = 0, {(t - (t & -t) + 1, t) for t in range(1, rounds + 1)}
     for order in ("cyclic", "reshuffled"):
