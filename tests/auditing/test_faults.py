@@ -58,21 +58,8 @@ QUICK = [
     *("a level missing", "G for S", "clipped by coordinate", "exposure above 1", "δ in every round"),
     *("slots counted", "a round's own number", "the first message's norm", "a step without its factor"),
     *("one release's support", "bits rounded down", "epochs rounded down", "noise of those who send"),
-    *(
-        "one key of local steps",
-        "a bit without noise",
-        "z for z_Δ",
-        "noise of the first clip",
-        "the clip shows the count",
-    ),
-    *("a control without noise", "a machine's C for 2C", "the cohort's own number"),
-    *("the last batch's own length", "a machine's rounds once", "every leaf clipped", "random levels"),
-    *(
-        "random levels of a pair",
-        "one order of epochs",
-        "one key of a machine and its encoder",
-        "infinite losses dropped",
-    ),
+    *("a bit without noise", "z for z_Δ", "noise of the first clip", "the cohort's own number"),
+    *("one order of epochs", "infinite losses dropped"),
 ]
 
 
@@ -90,7 +77,7 @@ def different_subjects():
     return list(first.values())
 
 
-LONG = ("the clip shows the count", "the last batch's own length", "half the noise", "the cohort's own number")
+LONG = ("half the noise", "the cohort's own number")
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_results_of_other_data_or_code_are_refused_and_kept(place, change, state
     ("module", "old", "new"),
     [
         (LEAF, METHOD, PAIR),
-        (SCHEDULE, "rounds = 2", 'rounds = 2\nkind = "mine:Mine"'),
+        pytest.param(SCHEDULE, "rounds = 2", 'rounds = 2\nkind = "mine:Mine"', marks=pytest.mark.slow),
     ],
     ids=["a leaf", "a schedule"],
 )

@@ -81,6 +81,7 @@ def test_tuning_runs_keep_nothing():
     assert ready.before.jobs[0].prepare().keep == ()
 
 
+@pytest.mark.slow
 def test_protocols_that_share_a_sweep_keep_their_own_method():
     """With one machine, noise of machines and of a server are equal in distribution: the runs are computed once."""
     raw = tomllib.loads(EXPERIMENT + 'mu = [1.0]\nkeep = ["params"]\n')

@@ -186,6 +186,7 @@ def test_results_are_read_without_the_algorithms_module(folder, tmp_path, monkey
     assert np.isfinite(results["HeavyBall"].test_loss).all()
 
 
+@pytest.mark.slow
 def test_it_is_audited_and_has_a_non_private_baseline(folder):
     raw = tomllib.loads(FILE.replace("SETTINGS", MESSAGES))
     raw["evaluation"]["baselines"] = ["non-private"]
@@ -295,7 +296,7 @@ REGISTERED = {
 }
 
 
-@pytest.mark.parametrize("name", sparing(list(ALGORITHMS), ["mu2", "fedexp"]))
+@pytest.mark.parametrize("name", sparing(list(ALGORITHMS), ["mu2"]))
 def test_algorithms_of_the_package_have_a_name(name, folder):
     raw = tomllib.loads(FILE.replace("SETTINGS", REGISTERED[name]).replace("heavy:HeavyBall", name))
     raw["problem"]["partition"] = {"kind": "iid"}

@@ -18,7 +18,14 @@ def applied(settings, pictures):
     return np.asarray(jax.jit(settings.__call__)(pictures))
 
 
-@pytest.mark.parametrize(("scales", "angles", "sides"), [(1, 3, (6, 4)), (2, 3, (8, 12)), (3, 1, (16, 16))])
+@pytest.mark.parametrize(
+    ("scales", "angles", "sides"),
+    [
+        (1, 3, (6, 4)),
+        pytest.param(2, 3, (8, 12), marks=pytest.mark.slow),
+        pytest.param(3, 1, (16, 16), marks=pytest.mark.slow),
+    ],
+)
 def test_the_transform_agrees_with_its_definition(scales, angles, sides):
     pictures = RNG.normal(size=(1, *sides, 1)).astype(np.float32)
     found = applied(Scattering(scales, angles), pictures)

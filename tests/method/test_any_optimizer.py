@@ -93,6 +93,7 @@ def plain(w, g, step=STEP):
     return project(w - step * g)
 
 
+@pytest.mark.slow
 def test_steps_without_an_optimizer_are_the_papers_bit_for_bit():
     """By the papers' formulas, evaluated in the same order of operations."""
     for of in (of_mu2, of_stale):

@@ -279,6 +279,7 @@ def test_an_object_that_passes_for_a_sum_is_refused():
         simulate(made(algorithm, noise="uniform"), POOL, SOME_MACHINES, rounds=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
     [

@@ -96,6 +96,7 @@ def test_runs_are_those_of_numpy(name, noise):
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_messages_of_fresh_records_are_those_of_numpy():
     privacy = fpj.NoisyMessages(clip=CLIP, noise=SHARED)
     method = fpj.Protocol(fpj.Gossip(mixing="ring"), privacy=privacy, noise_std=0.3, step_size=ETA)
@@ -134,6 +135,7 @@ def test_a_personal_model_is_that_of_the_machine():
     np.testing.assert_allclose(found, [right[i, owner == i].mean() for i in range(N)], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_all_floats_of_a_state_are_mixed():
     """A mean of the iterates, and the moments of an optimiser, whose count is an integer."""
     mixed = as_mixing("ring").weights(N)[0]

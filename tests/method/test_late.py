@@ -84,6 +84,7 @@ def test_runs_follow_an_event_loop_by_time(clip, power):
     assert any(len(set(row)) < 3 for row in schedule.participants.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "protocol",
     [PRIVATE, *(pytest.param(each, marks=pytest.mark.slow) for each in (PLAIN, replace(PRIVATE, trust="none")))],

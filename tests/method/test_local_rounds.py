@@ -197,6 +197,7 @@ def test_records_that_are_all_used_are_known_before_the_program_is_compiled():
     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_records_of_one_plan_do_not_tell_those_of_another():
     """A sweep has one program for the plans of all seeds, and those of the first seeds hold no padding by chance."""
     seeds, unequal = [0, 1, 12], problem((4, 4, 4, 2))

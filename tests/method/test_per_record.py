@@ -153,6 +153,7 @@ def test_a_value_is_within_the_clip():
         assert (np.abs(rows).max() > 0) == np.isfinite(number)
 
 
+@pytest.mark.slow
 def test_noise_bits_and_transcript_have_the_dimension_of_the_value():
     start = prepared(Features())
     costs = start.protocol.rounds.costs(POOL)

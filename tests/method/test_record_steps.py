@@ -189,6 +189,7 @@ def test_the_released_rule_is_that_of_a_pair():
     assert ours.guarantee.epsilon == found.guarantee.epsilon > 4.0
 
 
+@pytest.mark.slow
 def test_earlier_pickles_have_another_state():
     """Pickles of earlier versions hold the rates of a schedule, and nothing that is read of an algorithm."""
     method = LocalSGD(batch=3, noise_std=0.4, **STEP)

@@ -49,7 +49,9 @@ def close(rows, covariance):
     assert (np.abs(found - covariance) < 5 * errors).all()
 
 
-@pytest.mark.parametrize("order", [np.arange(6), np.array([3, 0, 5, 1])], ids=["everyone", "some"])
+@pytest.mark.parametrize(
+    "order", [pytest.param(np.arange(6), marks=pytest.mark.slow), np.array([3, 0, 5, 1])], ids=["everyone", "some"]
+)
 def test_messages_have_the_stated_covariance(order):
     schedule = Schedule(6, order[None].astype(np.int32))
     among = GRAPH[np.ix_(order, order)]

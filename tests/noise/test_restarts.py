@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from cases import sparing
 
 from fedprivjax import FedAvg, Full, Refusal, TreeMomentum, datasets, from_dataset, ready
 from fedprivjax.experiment.read import load
@@ -30,7 +31,7 @@ def matrices(rounds, restart, alpha):
     return factor, noise
 
 
-@pytest.mark.parametrize(("rounds", "restart", "alpha"), SETTINGS)
+@pytest.mark.parametrize(("rounds", "restart", "alpha"), sparing(SETTINGS, SETTINGS[2:4]))
 def test_restarts_are_one_matrix_mechanism(rounds, restart, alpha):
     """B·F is the momentum (or the prefix sums), the stream is B·ξ, and exposures and variances are those of F and B."""
     tree, (factor, noise) = Tree(restart=restart), matrices(rounds, restart, alpha)

@@ -30,6 +30,7 @@ def shown(renderable, width=200):
     return console.export_text()
 
 
+@pytest.mark.slow
 def test_sections_hold_one_kind_each_and_are_sorted(found):
     at = found.isel(epsilon=0)
     seen = []

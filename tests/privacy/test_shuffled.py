@@ -128,7 +128,7 @@ def bounded(z, machines, tails=True):
     return np.array([float(loss.get_delta_for_epsilon(epsilon)) for epsilon in EPSILONS])
 
 
-@pytest.mark.parametrize(("machines", "points"), [(2, 200), (3, 60), (4, 36)])
+@pytest.mark.parametrize(("machines", "points"), [(2, 200), (3, 60), pytest.param(4, 36, marks=pytest.mark.slow)])
 def test_shuffled_gaussians_are_never_above_the_bound(machines, points):
     """δ(ε) of the exact view of 2 to 4 machines, for all vectors of two values. Clones without tails would fail."""
     below = False

@@ -93,6 +93,7 @@ def test_a_convolution_without_values_stays():
     close(*both(loss, jnp.ones((2, 2, 3, 3)), jnp.ones((1, 2, 5, 5))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", [nn.max_pool, nn.avg_pool])
 def test_pooling_beside_a_convolution_is_made_of_slices(pool):
     def loss(w, x):

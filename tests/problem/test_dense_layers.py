@@ -123,6 +123,7 @@ def norms_of(rows):
     return sum((leaf.reshape(len(leaf), -1) ** 2).sum(axis=1) for leaf in jax.tree.leaves(rows)) ** 0.5
 
 
+@pytest.mark.slow
 def test_a_record_without_a_finite_gradient_adds_nothing():
     problem = from_dataset(PICTURES, network=MLP((HIDDEN,), activation="relu"))
     wrong = np.array([[np.inf], [np.nan], [1e30], [1.0]], np.float32)

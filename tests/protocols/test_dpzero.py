@@ -171,6 +171,7 @@ def test_what_is_not_defined_is_refused(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_combinations_are_those_of_algorithms_that_read_means():
     found = {
         name: [(*cell[1:], outcome) for cell, outcome in combinations([name], participation=["uniform"]).items()]

@@ -61,9 +61,7 @@ def test_the_theorems_noise_is_each_machines_own(method):
     np.testing.assert_allclose(found, expected, rtol=0.06)  # 2400 normals each: 4 standard errors
 
 
-@pytest.mark.parametrize(
-    "sampler", sparing(["subset", "replacement", "poisson", "full", "disjoint"], ["subset", "full", "disjoint"])
-)
+@pytest.mark.parametrize("sampler", sparing(["subset", "replacement", "poisson", "full", "disjoint"], ["subset"]))
 def test_the_accountants_noise_is_just_enough_for_every_machine(sampler):
     batch = {"full": None, "disjoint": (1, 3, 2)}.get(sampler, BATCH)
     protocol = NoisyMinibatchSGD(batch=batch, sampler=sampler, step_size=0.1, **OWN)
@@ -117,6 +115,7 @@ def test_some_private_and_some_not():
         NoisyMinibatchSGD(epsilon=[1.0, float("inf")])
 
 
+@pytest.mark.slow
 def test_unequal_numbers_of_records():
     sizes = (10, 20, 40)
     shares = [np.arange(sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(3)]

@@ -50,6 +50,7 @@ def test_callbacks_are_not_unrolled_over_examples(points):
     assert len(watched.evaluations) == number > 50
 
 
+@pytest.mark.slow
 def test_evaluations_are_recorded_where_a_loss_is_differentiated():
     problem = CASES["sgd-server-clipped-last"].problem
     watched, example = Watched(problem.model), jax.tree.map(lambda leaf: leaf[0], problem.pool)

@@ -115,6 +115,7 @@ def spread_apart(a, b):
 STRONG = linear_problem(X, (SCORES > 0).astype(int), Logistic(), constraint=Ball(2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modulus", [0.0, 0.5])
 def test_a_sum_of_messages_is_a_mean_with_a_longer_step(modulus):
     mean, total = (

@@ -73,6 +73,7 @@ def test_the_same_noise_makes_the_same_run():
     np.testing.assert_array_equal(*[run.params for run in runs])
 
 
+@pytest.mark.slow
 def test_the_transcript_is_shuffled():
     views = [
         transcript(make(trust, noise_std=2.0), PROBLEM, Full(MACHINES), rounds=3) for trust in ("none", "shuffler")

@@ -55,6 +55,7 @@ def test_a_run_meets_its_target_and_counts_one_bit():
     assert run.costs["sent_bits"] == 1
 
 
+@pytest.mark.slow
 def test_a_transcript_has_one_sign_of_every_machine():
     seen = transcript(sign_sgd(noise_std=0.5), PROBLEM, Full(6), rounds=40)
     assert seen.messages is not None

@@ -175,6 +175,7 @@ def test_a_step_that_is_given_is_that_of_every_phase():
     np.testing.assert_allclose(1 / given.protocol.schedule[used, 1], 0.2, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_only_those_who_take_part_count():
     """With dropouts, sums and noise are those of the realised cohort."""
     start = begun(UserSGD(noise_std=0.3, step_size=0.4), Dropouts(OnePass(USERS, PER_ROUND), 0.4), POOL)

@@ -156,7 +156,7 @@ def test_a_record_moves_the_levels_as_its_rounding_is_coupled(method, clip, leve
     assert largest > 0.25 * g
 
 
-@pytest.mark.parametrize("clip", [None, CLIP])
+@pytest.mark.parametrize("clip", [pytest.param(None, marks=pytest.mark.slow), CLIP])
 def test_and_by_all_levels_at_worst(clip):
     one, other = opposite()
     protocol, leaves, _, plan = set_up(UserSGD, "shuffler", clip=clip, problem=one)

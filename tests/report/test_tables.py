@@ -367,7 +367,7 @@ def restated(data, **terms):
     ("other", "named"),
     [
         ({"unit": RECORD}, False),
-        ({"unit": RECORD, "theorem": "another"}, False),
+        pytest.param({"unit": RECORD, "theorem": "another"}, False, marks=pytest.mark.slow),
         ({"unit": RECORD, "relation": ADD_OR_REMOVE}, True),
         ({"unit": MACHINE}, True),
     ],

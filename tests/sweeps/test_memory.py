@@ -236,6 +236,7 @@ def test_the_estimate_of_clipped_networks_is_what_is_allocated(clipping):
     assert estimate / 10 < compiled_bytes(start) < 2 * estimate
 
 
+@pytest.mark.slow
 @programs_for("gpu")
 def test_gradients_that_stay_factored_at_dense_layers_are_not_counted():
     estimates = {name: run_bytes(clipped_network(name).first)[1] for name in ("auto", "rows", "ghost")}

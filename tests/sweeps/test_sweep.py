@@ -109,7 +109,7 @@ def test_a_sweep_is_its_runs(grid):
     assert np.unique(grid["test_loss"].isel(round=-1)).size == 12
 
 
-@pytest.mark.parametrize("seed", [Seeds(1, 2, 3), Seeds(5, 5, 3)])
+@pytest.mark.parametrize("seed", [Seeds(1, 2, 3), pytest.param(Seeds(5, 5, 3), marks=pytest.mark.slow)])
 def test_streams_of_a_seed_may_be_set_apart(grid, seed):
     found = swept(GRID, seeds=[seed, 0, 1])
     close(found.isel(mu=1, step_scale=0, seed=0), single(replace(PROTOCOL, mu=4.0, step_scale=0.5), seed=seed))
@@ -222,6 +222,7 @@ def test_an_epsilon_axis_is_the_mu_axis_converted():
     np.testing.assert_allclose(by_epsilon["realised_epsilon"].max("seed"), epsilons, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_mu_axis_is_converted_for_methods_that_sample_records():
     """Full batches are Gaussian mechanisms, so μ → ε → noise gives back the noise of μ-GDP, 2L√R/(nμ)."""
     problem = linear_problem(FEATURES.reshape(4, 14, 5), LABELS.reshape(4, 14), Softmax(3), feature_bound=1.0)
@@ -287,8 +288,8 @@ def test_a_mu_axis_with_infinity():
     ("name", "values", "fixed"),
     [
         ("clip", [0.1, 0.5, 1.0, 2.0], {"mu": 4.0}),
-        ("step_size", [0.01, 0.02, 0.05, 0.1], {"mu": 4.0}),
-        ("noise_std", [0.1, 0.5, 1.0, 2.0], {}),
+        pytest.param("step_size", [0.01, 0.02, 0.05, 0.1], {"mu": 4.0}, marks=pytest.mark.slow),
+        pytest.param("noise_std", [0.1, 0.5, 1.0, 2.0], {}, marks=pytest.mark.slow),
     ],
 )
 def test_other_axes(name, values, fixed):

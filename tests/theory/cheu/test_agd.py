@@ -42,7 +42,7 @@ def bound(start, **settings):
     return cheu.agd_bound(distance=np.linalg.norm(start), gap=gap, **settings)
 
 
-@pytest.mark.parametrize("form", ["optimal", "paper"])
+@pytest.mark.parametrize("form", ["optimal", pytest.param("paper", marks=pytest.mark.slow)])
 def test_the_bound_holds_with_noise(form):
     rng, ratios = np.random.default_rng(1), []
     for _ in range(60):
