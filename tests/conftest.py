@@ -106,16 +106,21 @@ def small_audits(monkeypatch):
 
 @pytest.fixture
 def file_size_limit():
-    """Return a context manager that limits the size of files in bytes. Longer writes fail, as on a full disk."""
+    """Return a context manager that limits the size of files in bytes. Longer writes fail, as on a full disk.
+
+    Python writes no compiled modules meanwhile, because it would keep those that it could write in part only.
+    """
 
     @contextmanager
     def limit(size):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         try:
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            sys.dont_write_bytecode = before
 
     return limit
 
