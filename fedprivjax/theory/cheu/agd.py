@@ -100,7 +100,7 @@ def agd_bound(
     Args:
         rounds: T, number of rounds.
         smoothness: β, smoothness of the loss.
-        spread: S ≥ 0, the number in the step size, for example from `agd_spread`. It must be positive if σ > 0.
+        spread: S ≥ 0, the number in the step size, for example from `agd_spread`. If σ > 0, S must be positive.
         distance: D, bound on the distance from the start to the minimum (root mean square for a random start).
         variance: σ², mean squared error of a round's gradient (`oracle_variance`).
         gap: bound on the excess loss at the start, such as the Lipschitz constant times D.
@@ -142,14 +142,14 @@ def _squares(rounds: np.ndarray) -> np.ndarray:
 
 
 class Phase(NamedTuple):
-    """Settings of one pass of accelerated SGD over its users, and a bound on its expected excess loss.
+    """Settings of accelerated SGD in one pass over the users, and a bound on its expected excess loss.
 
-    * `users`: number of users of the pass. If `per_round` does not divide it, the remaining users are not used;
+    * `users`: number of users of the pass. If `per_round` does not divide `users`, the remaining users are not used;
     * `per_round`: number of users in a round;
     * `rounds`: number of rounds;
     * `spread`: S, a number that shortens the steps: round t has the step size `(t + 1)/(2(β + S))`, where β is
       `smoothness`. Noisier gradients need a larger S;
-    * `smoothness`: β, smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
+    * `smoothness`: β, smoothness of the loss, or of its Moreau envelope (a smooth lower approximation of the loss);
     * `distance`: bound on the distance from the start of the pass to the minimum (root mean square for a random start);
     * `bound`: bound on the expected excess loss.
     """
@@ -165,23 +165,24 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Constants of a problem, and options of one pass of accelerated SGD over its users.
+    """Constants of a problem, and options for one pass of accelerated SGD over the users.
 
-    One pass means that each user is in one round only. The number of users in a round is b, which is not fixed here.
-    If the loss is not smooth, a Moreau envelope replaces it. This is a smooth lower approximation of the loss.
+    In one pass, each user is in one round only. A round has b users, where b is not an attribute. If the loss is not
+    smooth, accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss.
 
     Attributes:
         lipschitz: L, Lipschitz constant of the loss.
         noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients. If C depends on b,
             give a function from b to C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
-        smoothness: β, smoothness of the loss or of its envelope. None is for envelopes only. Then each b has the β with
-            the smallest bound on the excess loss.
-        envelope: True if an envelope replaces the loss. Bounds then include L²/(2β), the largest possible difference
-            between the loss and the envelope.
-        sampling: True if bounds include the sampling error of a round's mean gradient. It is due to the finite number b
-            of users, and its mean square is at most L²/b. False includes only the error due to noise.
-        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
-        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
+        smoothness: β, smoothness of the loss or of its envelope. For an envelope, None takes the β with the smallest
+            bound on the excess loss at each b.
+        envelope: True if an envelope replaces the loss. Bounds on the excess loss then include L²/(2β), the largest
+            possible difference between the loss and the envelope.
+        sampling: True if bounds include the sampling error of a round's mean gradient. The mean square of this error is
+            at most L²/b. False omits this error.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
+            (`agd_spread`).
+        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
     """
 
     lipschitz: float
@@ -207,7 +208,7 @@ class Runs(NamedTuple):
     * `rounds`: number of rounds;
     * `spread`: S, a number that shortens the steps: round t has the step size `(t + 1)/(2(β + S))`, where β is
       `smoothness`. Noisier gradients need a larger S;
-    * `smoothness`: β, smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
+    * `smoothness`: β, smoothness of the loss, or of its Moreau envelope (a smooth lower approximation of the loss);
     * `bound`: bound on the expected excess loss.
     """
 
@@ -278,24 +279,24 @@ def agd_scan(
 ) -> Phase:
     """Settings of accelerated SGD on a smooth loss, in one pass over the users, with the best batch size.
 
-    The best batch size has the smallest bound on the excess loss. The bound is `agd_bound`, with `oracle_variance` as
-    the mean squared error of a round's gradient. The excess loss at the start is taken as `lipschitz` times `distance`,
-    its upper bound.
+    The best batch size has the smallest bound on the excess loss. The bound is `agd_bound`, where `variance` is
+    `oracle_variance` and `gap` is `lipschitz` times `distance`.
 
     Args:
         users: number of users, each used once.
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         smoothness: smoothness of the loss.
-        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
-            batch size to this number.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
+            the batch size, give a function from the batch size to C.
         per_round: batch size (users in a round), or None for the best.
-        sampling: True if the bound includes the sampling error of a round's mean gradient, which is due to the finite
-            batch. False includes only the error due to noise, which shows the cost of privacy alone.
-        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
+        sampling: True if the bound includes the sampling error of a round's mean gradient. False omits this error. The
+            bound is then due to optimisation and to noise only.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
+            (`agd_spread`).
 
     Returns:
-        A `Phase`. The example shows its first three fields: the numbers of users, of users per round, and of rounds.
+        A `Phase`. The example shows its fields `users`, `per_round` and `rounds`.
 
     Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
     `agd_per_round_order`.
@@ -321,25 +322,26 @@ def smoothed_scan(
 ) -> Phase:
     """Settings of accelerated SGD on a convex loss that need not be smooth, in one pass over the users.
 
-    Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. The batch size and the
-    envelope, unless given, minimise a bound on the excess loss: `agd_bound` plus `L²/(2β)`, the largest possible
-    difference between the loss and an envelope of smoothness β.
+    Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. By default, the batch size
+    and the smoothness β of the envelope minimise a bound on the excess loss. The bound is `agd_bound` plus `L²/(2β)`,
+    the largest possible difference between the loss and the envelope.
 
     Args:
         users: number of users, each used once.
         distance: bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
-            batch size to this number.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
+            the batch size, give a function from the batch size to C.
         per_round: batch size (users in a round), or None for the best.
         smoothness: β, smoothness of the envelope, or None for the best.
-        sampling: True if the bound includes the sampling error of a round's mean gradient, which is due to the finite
-            batch. False includes only the error due to noise, which shows the cost of privacy alone.
-        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
-        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
+        sampling: True if the bound includes the sampling error of a round's mean gradient. False omits this error. The
+            bound is then due to optimisation and to noise only.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
+            (`agd_spread`).
+        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
 
     Returns:
-        A `Phase`. The example shows its first three fields: the numbers of users, of users per round, and of rounds.
+        A `Phase`. The example shows its fields `users`, `per_round` and `rounds`.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 

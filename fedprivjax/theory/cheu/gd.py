@@ -42,14 +42,13 @@ def gd_bound(
         lipschitz: L, Lipschitz constant of the loss.
         round_noise: C_r = E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients.
         smoothness: β, smoothness of the loss, or of its Moreau envelopes (smooth lower approximations).
-        envelope: False for a smooth loss, for which no envelope is used. The last term of the bound is then omitted.
-        generalization: False omits the generalisation term. The bound is then on the excess empirical loss.
+        envelope: False for a smooth loss, for which no envelope is used. The bound then has no term L²/(2β).
+        generalization: False omits the term L²Tη/n. The bound is then on the excess empirical loss.
 
     Returns:
         `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`. The first two terms are due to optimisation with noisy
-        gradients, the third to generalisation, and the fourth to smoothing. The generalisation term is proved by
-        uniform stability. It is not proved for noise that comes from rounding gradients, because such noise depends on
-        the data.
+        gradients. The third term is due to generalisation, and the fourth term is due to smoothing. The third term is
+        proved by uniform stability, except for noise from rounding, which depends on the data.
 
     Raises:
         Refusal: if η > 2/β.
@@ -83,8 +82,8 @@ def gd_step(
 ) -> Any:
     """Step size η that minimises `gd_bound`, the bound for gradient descent with all users in every round.
 
-    The bound is on the expected excess loss. If the loss is not smooth, a Moreau envelope with smoothness 2/η replaces
-    it. This is a smooth lower approximation of the loss.
+    The bound is on the expected excess loss. If the loss is not smooth, gradient descent uses a Moreau envelope of
+    smoothness 2/η, a smooth lower approximation of the loss.
 
     Args:
         users: n, number of users.
@@ -92,7 +91,7 @@ def gd_step(
         distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         round_noise: C_r = E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients.
-        smoothness: β, smoothness of the loss. None if the loss is replaced by an envelope.
+        smoothness: β, smoothness of the loss, or None to use an envelope.
         generalization: True for the excess population loss, False for the excess empirical loss.
 
     Returns:
@@ -122,7 +121,7 @@ class Descent(NamedTuple):
     * `users`: number of users;
     * `rounds`: number of rounds;
     * `step`: step size;
-    * `smoothness`: smoothness of the loss, or of the Moreau envelope (smooth lower approximation) that replaces it;
+    * `smoothness`: smoothness of the loss, or of its Moreau envelope (a smooth lower approximation of the loss);
     * `round_noise`: E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients, and L is the
       Lipschitz constant of the loss;
     * `distance`: bound on the distance from the start to the minimum (root mean square for a random start);
@@ -151,9 +150,9 @@ def gd_scan(
 ) -> Descent:
     """Settings of gradient descent with the fewest rounds for which the bound is nearly the smallest.
 
-    The bound is on the expected excess loss (`gd_bound`). With Gaussian noise and the best step size, it decreases with
-    the number of rounds. Fewer rounds only save computation. The scan evaluates numbers of rounds that are a factor
-    2^{1/4} apart.
+    The bound is on the expected excess loss (`gd_bound`). With Gaussian noise and the best step size, the bound
+    decreases with the number of rounds, so that fewer rounds only save computation. Evaluated numbers of rounds are a
+    factor of about 2^{1/4} apart.
 
     Args:
         users: number of users, all in every round.
@@ -162,17 +161,17 @@ def gd_scan(
         noise: E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients. Give a number or a
             function:
 
-            * a number: E‖Z‖²/L² if the run has a single round. If T rounds share the privacy budget, each round is
-              taken to have T times this number. This is exact for Gaussian noise.
-            * a function from T to E‖Z‖²/L² of each of T rounds, for other noise.
+            * a number: E‖Z‖²/L² for a single round. If T rounds share the privacy budget, E‖Z‖²/L² is taken to be T
+              times this number. The factor T is exact for Gaussian noise.
+            * a function, for other noise, from the number of rounds to E‖Z‖²/L² of each round.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations of the
             loss).
         max_rounds: upper limit of the rounds, or None for the number of users.
-        tolerance: a bound is nearly the smallest if it exceeds the smallest evaluated bound by at most this fraction.
+        tolerance: a bound is nearly the smallest if it is at most (1 + `tolerance`) times the smallest evaluated bound.
         generalization: False for a bound on the excess empirical loss instead of the excess population loss.
 
     Returns:
-        A `Descent`. The example shows its first two fields, the numbers of users and of rounds.
+        A `Descent`. The example shows its fields `users` and `rounds`.
 
     Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Constants are explicit.
 
@@ -198,11 +197,10 @@ def gd_scan(
 
 
 def gd_groups(users: int) -> list[int]:
-    """Sizes of the disjoint groups of users that gradient descent uses one after the other (`gd_phases`).
+    """Sizes of the disjoint groups of users for gradient descent on a strongly convex loss (`gd_phases`).
 
-    The method is for strongly convex losses: it starts on each group at the output of the previous group. Users that
-    are in no group are not used. For large n, all groups together contain between about half and all of the
-    users.
+    Gradient descent runs on one group after the other. On each group, it starts at the output for the previous group.
+    Users in no group are not used. For large n, at least about half of the users are in a group.
 
     Args:
         users: n, number of users.
@@ -234,34 +232,33 @@ def gd_phases(
 ) -> list[Descent]:
     """Settings of gradient descent on successive disjoint groups of users, for strongly convex losses.
 
-    Each group starts at the output of the previous group. Each group may spend the whole privacy budget, because no
-    user is in two groups. The bound of the last group is the bound of the method.
+    On each group, gradient descent starts at the output for the previous group. Each group may spend the whole privacy
+    budget, because no user is in two groups. The bound after the last group is the bound of the method.
 
-    The step size of a group depends on a bound on the distance from the group's start to the minimum:
+    The settings for group j depend on D_j, a bound on the distance from the start for this group to the minimum. With D
+    for `diameter`, L for `lipschitz` and λ for `strong_convexity`:
 
-    * for the first group, the smaller of `diameter` and twice `lipschitz` divided by `strong_convexity`;
-    * for every other group, the smaller of this bound for the previous group and √(2Δ/λ). Here Δ is the bound on the
-      excess loss after the previous group, and λ is `strong_convexity`.
+    * `D_1 = min(D, 2L/λ)`;
+    * `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j is the bound on the excess loss after group j.
 
     Args:
         users: number of all users. `gd_groups` splits them into groups.
-        diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
+        diameter: D, diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
         noise: E‖Z‖²/L², where Z is the noise vector that is added to a group's sum of gradients in one round. Give a
             number or a function:
 
-            * a number: E‖Z‖²/L² if a group has a single round. If T rounds of a group share the privacy budget, each
-              round is taken to have T times this number. This is exact for Gaussian noise.
-            * a function from T to E‖Z‖²/L² of each of T rounds, for other noise.
+            * a number: E‖Z‖²/L² for a single round. If T rounds of a group share the privacy budget, E‖Z‖²/L² is taken
+              to be T times this number. The factor T is exact for Gaussian noise.
+            * a function, for other noise, from the number of rounds to E‖Z‖²/L² of each round.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
         max_rounds: largest number of rounds of each group, or None for the number of users in the group.
-        tolerance: each group has the fewest rounds at which its bound exceeds its smallest bound by at most this
-            fraction.
+        tolerance: each group has the fewest rounds with a bound of at most (1 + `tolerance`) times the smallest bound.
         generalization: False for bounds on the excess empirical loss instead of the excess population loss.
 
     Returns:
-        One `Descent` per group.
+        One `Descent` per group j. Its `distance` is D_j, and its `bound` is Δ_j.
 
     Source: Cheu et al. 2022, Theorem 4.9 and Lemma B.7, with explicit constants.
 
@@ -280,15 +277,15 @@ def gd_phases(
 
 
 def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float, printed: bool = False) -> int:
-    """Number of rounds of gradient descent with all users in every round, as the paper chooses it.
+    """Number of rounds of gradient descent with all users in every round, by the paper's formula.
 
     Args:
         users: n, number of users.
         dimension: d, number of parameters.
         epsilon: ε of the whole run.
         delta: δ of the whole run.
-        printed: True uses K² instead of K³ in the formula below, as the paper prints it. With K², the method does not
-            have the rate that the paper states.
+        printed: True uses the paper's K² instead of K³ in the formula below. With K², the method does not have the rate
+            that the paper states.
 
     Returns:
         `T = min(n, ε²n²/(d·K³))` with `K = ln(nd/δ)`, at least 1.
@@ -307,7 +304,7 @@ def gd_paper_rounds(*, users: int, dimension: int, epsilon: float, delta: float,
 def gd_paper_budget(*, epsilon: float, delta: float, rounds: int) -> tuple[float, float]:
     """Privacy budget of one round of gradient descent in the paper: ε and δ of the round.
 
-    If ε and δ are large, the rounds together can exceed the budget of the run. Check this with an accountant.
+    If ε and δ are large, the rounds together can exceed the budget of the run. Check the run with an accountant.
 
     Args:
         epsilon: ε of the whole run.
@@ -337,7 +334,7 @@ def gd_paper(
     lipschitz: float,
     rounds: int | None = None,
 ) -> Descent:
-    """Settings of gradient descent with all users in every round, as the paper chooses them.
+    """Settings of gradient descent with all users in every round, by the paper's formulas.
 
     The loss need not be smooth. Gradient descent uses the gradients of a Moreau envelope, a smooth lower approximation
     of the loss.
@@ -352,7 +349,7 @@ def gd_paper(
         rounds: T, number of rounds, or None for `gd_paper_rounds`.
 
     Returns:
-        A `Descent`. Its `step` is `D/(L√T)`. Its `smoothness` is that of the Moreau envelope, `L√T/D`. Its
+        A `Descent`. Its `step` is `D/(L√T)`. Its `smoothness` is `L√T/D`, the smoothness of the Moreau envelope. Its
         `round_noise` is from `paper_noise_constant`, at the budget of one round (`gd_paper_budget`).
 
     Source: Cheu et al. 2022, Algorithm 5 and Theorem 4.9.

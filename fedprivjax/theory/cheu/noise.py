@@ -37,9 +37,9 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
     Args:
         per_round: b, number of users in the round.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to the sum of the b gradients; or a function from
-            b to C.
-        sampling: True to include the sampling error, L²/b, which is due to the finite number b of users. False includes
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to the sum of the b gradients. If C depends on b,
+            give a function from b to C.
+        sampling: True to include the mean squared sampling error, which is at most L²/b. With False, the bound includes
             only the error due to noise.
 
     Returns:
@@ -70,7 +70,7 @@ def gaussian_noise_constant(
         dimension: d, number of coordinates.
         levels_ratio: `a`, factor by which rounding the gradients to a grid increases the sensitivity. Give 1 without
             rounding, as with a trusted server.
-        releases: T, number of sums to which one user contributes. They share the budget.
+        releases: T, number of sums to which one user contributes. These sums share the budget.
 
     Returns:
         `C = d·(2·σ_G·a)²·T`, where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1. Other
@@ -88,7 +88,7 @@ def gaussian_noise_constant(
 
 
 def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
-    """Noise constant C of the paper's sums of gradients behind a shuffler, which have binomial noise.
+    """Noise constant C of the paper's binomial noise on a sum of gradients behind a shuffler.
 
     The constant is C = E‖Z‖²/L², where Z is the noise vector that is added to the sum, and L is the Lipschitz constant
     of the loss. The error of rounding gradients to integers is not included. Each user adds q random bits to each
@@ -98,7 +98,7 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
         dimension: d, number of coordinates.
-        users: n, number of users in the sum. It determines p. None sets p to 1/2, the limit of p for large q.
+        users: n, number of users in the sum, which determines p. None sets p to 1/2, the limit of p for large q.
 
     Returns:
         `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`. If `users` is given, p is `90c/(⌊180c⌋ + 1)` with
@@ -128,11 +128,11 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
 
 
 def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, accounting: str = "exact") -> float:
-    """Noise constant C of pan-private accelerated SGD. With this C, the bounds of accelerated SGD hold for the method.
+    """Noise constant C with which the bounds of accelerated SGD hold for pan-private accelerated SGD.
 
     Pan-private means that the server's state is private at all times. To this end, the server adds Gaussian noise to a
-    mean gradient twice, with equal variance: before the batch arrives and after it. C is the variance of the noise in a
-    batch's sum of gradients, over all coordinates together, divided by the squared Lipschitz constant.
+    mean gradient twice, with equal variance: before the batch arrives and after it. The constant is C = E‖Z‖²/L², where
+    Z is the noise vector in a batch's sum of gradients, and L is the Lipschitz constant of the loss.
 
     Args:
         epsilon: ε of the privacy budget.
@@ -167,8 +167,8 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
     """Bound on the contribution of random rounding to the noise constant of a sum of gradients.
 
-    The noise constant of a sum of gradients is the variance of its noise, added up over the coordinates and divided by
-    the squared Lipschitz constant.
+    The noise constant is C = E‖Z‖²/L², where Z is the noise vector in the sum, and L is the Lipschitz constant of the
+    loss.
 
     Args:
         users: n, number of users in the sum.
@@ -195,8 +195,8 @@ def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, s
         dimension: d, number of parameters.
         levels: g, number of levels to which a coordinate is rounded.
         trials: q, number of noise bits per user and coordinate.
-        sums: number of sums to which the user contributes: 1 in one pass, the number of rounds if all users take part
-            in every round.
+        sums: number of sums to which the user contributes. It is 1 in one pass. If all users take part in every round,
+            it is the number of rounds.
 
     Returns:
         `d·(g + q)` times the number of sums.
@@ -217,14 +217,14 @@ def bits_per_user(
     """Number of bits that a user sends if vectors are summed behind a shuffler. The number is exact.
 
     For each coordinate, a user sends g bits for the rounded value and q noise bits. The number of ones among the g bits
-    is the rounded value. Every bit is a message, labelled with the number of the coordinate.
+    is the rounded value. Every bit is one message, and has the number of its coordinate as a label.
 
     Args:
         dimension: d, number of parameters.
         levels: g, number of levels to which a coordinate is rounded.
         trials: q, number of noise bits per user and coordinate.
-        sums: s, number of sums to which the user contributes: 1 in one pass, the number of rounds if all users take
-            part in every round.
+        sums: s, number of sums to which the user contributes. It is 1 in one pass. If all users take part in every
+            round, it is the number of rounds.
         labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
 
     Returns:
@@ -255,14 +255,14 @@ def bits_rate(
     Moreau envelopes is not included.
 
     Args:
-        summed: b, number of users in a sum: a batch for one-pass methods (Corollaries B.8–B.10), or all users for
-            gradient descent (B.11).
+        summed: b, number of users in a sum. It is the batch size for one-pass methods (Corollaries B.8–B.10), and the
+            number of all users for gradient descent (Corollary B.11).
         dimension: d, number of parameters.
         epsilon: ε of all sums together.
         delta: δ of all sums together.
         rounds: T, number of sums to which one user contributes.
-        printed: use the paper's `d·T·[√b + ln(1/δ)/ε²]`. It lacks a logarithm, which is due to the division of the
-            budget over the coordinates. For gradient descent, it also lacks the factor that is due to the rounds.
+        printed: True uses the paper's `d·T·[√b + ln(1/δ)/ε²]`. This formula omits a logarithm for the division of the
+            budget over the coordinates. For gradient descent, the formula also omits the factor for the rounds.
 
     Returns:
         `d·T·[√b + ln²(d/δ)/ε_r²]`, where ε_r is the ε of one sum: ε for T = 1, and `ε/√(8T·ln(1/δ))` for larger T.

@@ -40,8 +40,8 @@ def sgd_bound(
         per_round: b, number of users in a round.
         distance: D, bound on the distance from the start to the minimum (in the paper, the diameter).
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, variance of the noise in a round's sum of gradients, over all coordinates together, divided by L²; or
-            a function from b to C.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients. If C depends on b,
+            give a function from b to C.
 
     Returns:
         `D·L·√((1 + C/b²)/T)` for the number `T = ⌊n/b⌋` of rounds; inf if b > n.
@@ -67,8 +67,8 @@ def sgd_step(
         per_round: b, number of users in a round.
         distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
-        noise: C, variance of the noise in a round's sum of gradients, over all coordinates together, divided by L²; or
-            a function from b to C.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients. If C depends on b,
+            give a function from b to C.
 
     Returns:
         `η = D/(L·√((1 + C/b²)T))`.
@@ -83,19 +83,19 @@ def sgd_step(
 
 
 def sgd_best_per_round(noise: ArrayLike) -> Any:
-    """Number of users in a round at which the bound for one-pass SGD is smallest, for many users in all.
+    """Number of users in a round with the smallest bound for one-pass SGD, if there are many users in all.
 
     The bound is on the expected excess loss (`sgd_bound`). The result is a real number.
 
     Args:
-        noise: C, variance of the noise in a round's sum of gradients, over all coordinates together, divided by the
-            squared Lipschitz constant.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients, and L is the
+            Lipschitz constant of the loss.
 
     Returns:
         `√C`.
 
-    Source: derived here, by minimising `sgd_bound`. The paper's number of users, √d·ln(d/δ)/ε for d parameters and (ε,
-    δ)-DP, is of the same order.
+    Source: derived here, by minimising `sgd_bound`. For d parameters and (ε, δ)-DP, it has the order of the paper's
+    number, √d·ln(d/δ)/ε.
 
     >>> sgd_best_per_round(841.0)
     29.0
@@ -109,9 +109,9 @@ def sgd_scan(*, users: int, distance: float, lipschitz: float, noise: Noise, per
     Args:
         users: number of users, each used once.
         distance: bound on the distance from the start to the minimum.
-        lipschitz: Lipschitz constant of the loss.
-        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients and L the Lipschitz
-            constant. If it depends on the batch size, give a function from the batch size to E‖Z‖²/L².
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
+            the batch size, give a function from the batch size to C.
         per_round: batch size (users in a round), or None for the best.
 
     >>> sgd_scan(users=20_000, distance=2.0, lipschitz=1.0, noise=862.0)
@@ -141,7 +141,7 @@ def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
 
     Args:
         users: n, number of users.
-        shrinking: s, 1/2 for losses that are not smooth and are replaced by Moreau envelopes, 3/5 for smooth losses.
+        shrinking: s. It is 3/5 for smooth losses, and 1/2 for other losses, whose Moreau envelopes are smooth.
 
     Returns:
         `⌈ln log₂ n / ln(1/s)⌉`, at least 1. For s = 1/2, this is `⌈log₂ log₂ n⌉`.
@@ -174,12 +174,12 @@ def strong_phases(
 ) -> list[Phase]:
     """Settings of each phase of accelerated SGD in phases, for strongly convex losses.
 
-    Each phase is one pass over equally many new users, and starts at the output of the phase before. Phases differ in
-    their step sizes and, for a loss that is not smooth, in their Moreau envelopes (smooth lower approximations). All
-    phases have the same constraint set.
+    Each phase is one pass over new users, and starts at the output of the previous phase. All phases have equally many
+    users and the same constraint set. If the loss is not smooth, each phase has its own Moreau envelope, a smooth lower
+    approximation of the loss.
 
-    The settings of phase j depend on D_j, a bound on the distance from its start to the minimum. With D for `diameter`,
-    L for `lipschitz` and λ for `strong_convexity`:
+    The settings of phase j depend on D_j, a bound on the distance from the start of this phase to the minimum. With D
+    for `diameter`, L for `lipschitz` and λ for `strong_convexity`:
 
     * `D_1 = min(D, 2L/λ)`;
     * `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j is the bound on the excess loss after phase j.
@@ -191,19 +191,20 @@ def strong_phases(
         diameter: D, diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
-        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
-            batch size to this number.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
+            the batch size, give a function from the batch size to C.
         smoothness: smoothness of the loss, or None for Moreau envelopes.
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
-        per_round: one batch size for all phases (`strong_per_round` finds the best), one for each phase, or None for
-            the best of each phase.
-        sampling: True if bounds include the sampling error of a round's mean gradient, which is due to the finite
-            batch. False includes only the error due to noise, which shows the cost of privacy alone.
-        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper (`agd_spread`).
-        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
+        per_round: one batch size for all phases, such as `strong_per_round`; a sequence with one batch size per phase;
+            or None for the best batch size of each phase.
+        sampling: True if bounds include the sampling error of a round's mean gradient. False omits this error. Bounds
+            are then due to optimisation and to noise only.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
+            (`agd_spread`).
+        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
 
     Returns:
-        One `Phase` per phase. Its `distance` is D_j, and its `bound` is Δ_j.
+        One `Phase` per phase j. Its `distance` is D_j, and its `bound` is Δ_j.
 
     Source: Cheu et al. 2022, Theorem 4.8, with explicit constants.
 
@@ -236,7 +237,7 @@ def strong_per_round(
     form: str = "optimal",
     paper_2L: bool = False,
 ) -> int:
-    """Best batch size for `strong_phases` if all phases have the same batch size.
+    """Best common batch size for all phases of `strong_phases`.
 
     The best batch size has the smallest bound on the excess loss after the last phase. The method is accelerated SGD in
     phases, for strongly convex losses. Each phase is one pass over new users. Participation schemes with a fixed number
@@ -247,14 +248,14 @@ def strong_per_round(
         diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: strong convexity of the loss.
-        noise: E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients; or a function from the
-            batch size to this number.
+        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
+            the batch size, give a function from the batch size to C.
         smoothness: smoothness of the loss, or None to use Moreau envelopes (smooth lower approximations).
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
-        sampling: True if the bound includes the sampling error of a round's mean gradient, which is due to the finite
-            batch. False includes only the error due to noise, which shows the cost of privacy alone.
-        form: "optimal" for the step sizes with the smallest bound, or "paper" for those of the paper.
-        paper_2L: True takes 2L instead of L as the Lipschitz constant of the envelopes, as the paper does. L suffices.
+        sampling: True if the bound includes the sampling error of a round's mean gradient. False omits this error. The
+            bound is then due to optimisation and to noise only.
+        form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper.
+        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
 
     >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
     >>> strong_per_round(users=10**6, **problem)

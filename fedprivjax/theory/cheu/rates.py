@@ -30,10 +30,10 @@ class ProblemConstants:
         lipschitz: L, bound on the gradient norm of one record's loss.
         epsilon: ε of the whole run.
         delta: δ of the whole run.
-        trust: "shuffler", or "pan-private" for a trusted server whose state must stay private. Rates for "pan-private"
-            have √ln(1/δ) in place of ln(d/δ).
-        sampling: True if rates include their statistical error, the term in 1/√n or 1/n. False omits this term, which
-            shows the cost of privacy alone. `sgd_rate` has no such term.
+        trust: "shuffler" for a trusted shuffler, or "pan-private" for a trusted server whose state must stay private.
+            Rates for "pan-private" have √ln(1/δ) in place of ln(d/δ).
+        sampling: True if rates include the statistical error, the term in 1/√n or 1/n. Without this term, rates show
+            the cost of privacy alone. `sgd_rate` never has this term.
 
     Raises:
         Refusal: if a number is out of range.
@@ -333,7 +333,7 @@ def smoothed_smoothness_order(problem: ProblemConstants) -> Any:
 def smoothed_per_round_order(problem: ProblemConstants) -> Any:
     """Batch size of one pass of accelerated SGD on Moreau envelopes in the paper, up to a constant.
 
-    The envelopes are smooth lower approximations of the loss. Their smoothness is `smoothed_smoothness_order`.
+    Moreau envelopes are smooth lower approximations of the loss. Their smoothness is `smoothed_smoothness_order`.
 
     Args:
         problem: constants n (users), d (parameters), and ε and δ (privacy budget).
