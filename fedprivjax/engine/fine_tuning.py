@@ -37,11 +37,11 @@ class FineTuned(NamedTuple):
 def fine_tuned(params: Any, problem: Problem, *, steps: int, step_size: float) -> FineTuned:
     """Fine-tune shared parameters for each client, and return the models with their test results.
 
-    Every client starts at the shared parameters and takes gradient steps. A step goes against the mean gradient of all
-    training records of the client, and is projected onto the problem's constraint set. A client without training
-    records keeps the parameters.
+    Every client starts at the shared parameters and takes gradient steps. A step follows the negative mean gradient
+    over all training records of the client. The result of a step is projected onto the problem's constraint set. A
+    client without training records keeps the shared parameters.
 
-    **Privacy.** Models, losses and accuracies are private data of each client: no guarantee covers them.
+    **Privacy.** No guarantee covers the models, losses and accuracies: they are private data of each client.
 
     Args:
         params: shared parameters, such as `run.params`.
@@ -55,8 +55,8 @@ def fine_tuned(params: Any, problem: Problem, *, steps: int, step_size: float) -
         are None.
 
     Raises:
-        Refusal: if the problem has no partition of the training records, if a client has no test examples, if `params`
-            has other shapes than the problem's parameters, or if a number is invalid.
+        Refusal: if the problem has no partition of the training records, or a client has no test examples. Also if
+            `params` has other shapes than the problem's parameters, or if `steps` or `step_size` is invalid.
 
     >>> from fedprivjax import FedAvg, Full, datasets, from_dataset, simulate
     >>> data = datasets.load("digits")

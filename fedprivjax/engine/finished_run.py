@@ -57,29 +57,29 @@ def plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SavedRun:
-    """One finished run as `Run.save` writes it and `load_run` reads it: parameters, metrics and guarantee.
+    """Finished run as `Run.save` writes it and `load_run` reads it: parameters, metrics and guarantee.
 
-    A saved run does not have the protocol object. It does not have the run plan either, because samples of records in a
-    plan may be secret.
+    A saved run has no protocol object and no run plan. A run plan has the participants of each round and the records of
+    each message. Both may be secret.
 
     Attributes:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
-        iterates: recorded metrics: `iterates["output"]["test_loss"]`, for example, is the test loss of the reported
-            parameters at each evaluation; float32, shape [evaluations], with a further axis for metrics that are
-            vectors. "output" also has metrics that describe rounds, such as the noise. Other keys than "output" are
-            further iterates of the protocol, such as "last".
+        iterates: recorded metrics by iterate and name; float32, shape [evaluations]. A metric that is a vector has a
+            further axis. For example, `iterates["output"]["test_loss"]` is the test loss of the reported parameters.
+            "output" also has metrics that describe rounds, such as the noise. The other keys are further iterates of
+            the protocol, such as "last".
         params: reported parameters.
         guarantee: privacy guarantee of the run.
-        costs: costs by name: those of `ReadyRun.costs`, per machine, and `seconds`, the wall time of the run with its
-            compilation.
-        expected: names of costs that are expected values, because samples or participation are secret.
+        costs: costs by name, as in `ReadyRun.costs`, and `seconds`, the wall time of the run with its compilation.
+        expected: names of costs that are expected values, because participants or samples of records are secret.
         method: name and settings of the protocol, as text.
         predictor: everything that predictions need in addition to parameters: loss, network and conversion of rows to
             features. None if the model is a custom function.
-        kept: final values of the states that machines keep from round to round, such as personal models, or None if
-            machines keep none. No privacy guarantee covers them.
-        non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
-        non_private_data: texts that name values which were computed from private records before the run, such as a mean
+        kept: final values of the states that machines keep from round to round, such as personal models. None if
+            machines keep no states. No privacy guarantee covers the states.
+        non_private_metrics: names of metrics that are computed from private data. The guarantee does not cover these
+            metrics.
+        non_private_data: descriptions of values that were computed from private records before the run, such as a mean
             for scaling. The guarantee does not cover these values.
     """
 
@@ -97,10 +97,10 @@ class SavedRun:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """Recorded metrics by name, without those of further iterates; float32, shape [evaluations].
+        """Recorded metrics of the reported parameters and of rounds, by name; float32, shape [evaluations].
 
-        They are metrics of the reported parameters, and metrics that describe rounds, such as the noise. A metric that
-        is a vector, for example with one value per client, has a further axis.
+        Metrics of rounds describe, for example, the noise. A metric that is a vector has a further axis, for example of
+        clients.
         """
         return self.iterates[OUTPUT]
 
@@ -112,21 +112,21 @@ class SavedRun:
 
     @property
     def own(self) -> Any:
-        """States that machines keep between rounds, such as personal models, after the last round.
+        """Final values of the states that machines keep between rounds, such as personal models.
 
-        They are a pytree with leaves [machines, ...], or None if machines keep no states. No privacy guarantee covers
-        them.
+        The result is a pytree with leaves [machines, ...], or None if machines keep no states. No privacy guarantee
+        covers the states.
         """
         return None if self.kept is None else self.kept.own
 
     def model_of(self, client: str | int) -> Any:
-        """Return the parameters of one client's model, which no privacy guarantee covers.
+        """Return the parameters of one client's model. No privacy guarantee covers them.
 
         Args:
             client: name or index of the client.
 
         Raises:
-            Refusal: if the run has no states of machines, or there is no such client.
+            Refusal: if the run has no states of machines, or has no such client.
         """
         if self.kept is None:
             remedy = "Use a method whose machines keep a state, with keep_own = True"
@@ -136,22 +136,22 @@ class SavedRun:
     def predict(self, rows: Any, client: str | int | None = None) -> np.ndarray:
         """Return the prediction for each row of features; shape [rows].
 
-        A prediction is a class, by name or index, or for regression a value in the units of the target.
+        A prediction is the name or index of a class. For regression, it is a value in the units of the target.
 
-        Rows may be raw: they then have the form of the data from which the dataset was made. They are scaled or encoded
-        like the training data, and the constant feature is appended. Rows may also have the form of `Dataset.features`
-        already. Their norms may exceed the dataset's bounds, which matter for training only.
+        Rows may be raw, in the form of the data from which the dataset was made. Raw rows are scaled or encoded like
+        the training data, and the constant feature is appended. Rows may also be in the form of `Dataset.features`.
+        Norms of rows may exceed the dataset's bounds, because these bounds matter for training only.
 
-        **Privacy.** Predictions are post-processing of the parameters: the guarantee for the training data covers them,
-        for any number of rows. The guarantee does not protect the rows themselves. Predictions with the model of one
-        client (`client`) should be shown to this client alone, because no guarantee covers them.
+        **Privacy.** Predictions with the reported parameters are post-processing: the guarantee for the training data
+        covers any number of them. The guarantee does not protect the rows themselves. No guarantee covers predictions
+        with the model of one client (`client`): show them to this client alone.
 
         Args:
             rows: array [rows, features], or images [rows, height, width] or [rows, height, width, channels]. If the
-                data came from a table: a pandas DataFrame with the same columns, in which the target may be missing.
-                Values outside of a column's public bounds are moved to the nearest bound, with a warning. If the data
-                went through feature maps (`features.mapped`), rows must be in the form of `Dataset.features`, after the
-                same maps.
+                data came from a table, rows are a pandas DataFrame with the same columns. The target column may be
+                missing. Values outside of a column's public bounds are moved to the nearest bound, with a warning. If
+                the data went through feature maps (`features.mapped`), rows must be in the form of `Dataset.features`,
+                after the same maps.
             client: name or index of the client whose model predicts, or None for the reported parameters.
 
         Raises:
@@ -198,15 +198,15 @@ class SavedRun:
     def save(self, path: str | Path) -> None:
         """Write the run into a folder, from which `load_run` reads it.
 
-        The file `params.npz` has the parameters, and `run.json` everything else.
+        The file `params.npz` has the parameters, and the file `run.json` has the other fields.
 
-        Neither the run plan, whose samples of records may be secret, nor training records are written. The conversion
-        of raw rows to features is written, including values that were computed from the data without privacy
-        (`non_private_data` names them). A network is not written. If machines keep states between rounds, these are in
-        a third file, `own.npz`. No guarantee covers it: do not publish it.
+        Training records are not written. The run plan is not written either, because its samples of records may be
+        secret. The conversion of raw rows to features is written. It may contain values that were computed from the
+        data without privacy, which `non_private_data` names. A network is not written. If machines keep states between
+        rounds, a third file `own.npz` has these states. No guarantee covers this file: do not publish it.
 
         Args:
-            path: folder, which is created. A run in this folder is replaced.
+            path: folder, which is created. A run that is already in this folder is replaced.
 
         Raises:
             Refusal: if the parameters are not an array, or nested dicts, lists and tuples of arrays.
@@ -267,35 +267,37 @@ class SavedRun:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run(SavedRun):
-    """Result of `simulate`: one finished run, with the protocol and the plan that it used.
+    """Result of `simulate`: one finished run, with its protocol and its run plan.
 
     Attributes:
-        protocol: the protocol with its calibrated noise and its step size.
-        plan: which machines took part in each round, and which records each message used. Samples of records may be
-            secret. Only `plan.public` may be published. The text of a run (`str`) shows no secret part of the plan.
-        data_used: number and percentage of stored examples that messages use, as text. If samples or participants are
-            secret, it is an expected value. If examples are computed on demand, or if the guarantee hides numbers of
-            records, the text says so instead of a number.
-        worse_than_constant: metrics whose last value is worse than their value for the best constant prediction. A
-            metric's name is mapped to these two values, as text. The constant prediction is computed from the training
-            labels, without privacy. `save` does not write this field.
-        client_names: names of the clients, in the order of the machines, or empty if they have none. `save` does not
-            write this field.
+        protocol: protocol with its calibrated noise and its step size.
+        plan: run plan: which machines took part in each round, and which records each message used. Samples of records
+            may be secret. Only `plan.public` may be published. `str(run)` shows no secret part of the plan.
+        data_used: number and percentage of stored examples that messages use, as text. Both are expected values if
+            participants or samples of records are secret. The text has no numbers if examples are computed on demand,
+            or if the guarantee hides numbers of records.
+        worse_than_constant: metrics whose last value is worse than the metric's value for the best constant prediction.
+            The name of each such metric is mapped to both values, as text. The constant prediction is computed from the
+            training labels, without privacy. `save` does not write this field.
+        client_names: names of the clients, in the order of the machines. Empty if clients have no names. `save` does
+            not write this field.
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
-        iterates: metrics at each evaluation: `iterates["output"]["test_loss"]`, for example, is the test loss of the
-            reported parameters, shape [evaluations]. Other keys than "output" are further iterates of the protocol,
-            such as "last".
+        iterates: recorded metrics by iterate and name; float32, shape [evaluations]. A metric that is a vector has a
+            further axis. For example, `iterates["output"]["test_loss"]` is the test loss of the reported parameters.
+            "output" also has metrics that describe rounds, such as the noise. The other keys are further iterates of
+            the protocol, such as "last".
         params: reported parameters.
         guarantee: privacy guarantee of the run.
-        costs: costs of one machine by name, such as `sent_bytes`, and the wall time `seconds` of the run.
-        expected: names of costs that are expected values, because samples or participation are secret.
+        costs: costs by name, as in `ReadyRun.costs`, and `seconds`, the wall time of the run with its compilation.
+        expected: names of costs that are expected values, because participants or samples of records are secret.
         method: name and settings of the protocol, as text.
         predictor: everything that predictions need in addition to parameters: loss, network and conversion of rows to
             features. None if the model is a custom function.
-        kept: final values of the states that machines keep from round to round, such as personal models. None if there
-            are none. No guarantee covers them.
-        non_private_metrics: names of metrics computed on private data, which the guarantee does not cover.
-        non_private_data: texts that name values which were computed from private records before the run, such as a mean
+        kept: final values of the states that machines keep from round to round, such as personal models. None if
+            machines keep no states. No privacy guarantee covers the states.
+        non_private_metrics: names of metrics that are computed from private data. The guarantee does not cover these
+            metrics.
+        non_private_data: descriptions of values that were computed from private records before the run, such as a mean
             for scaling. The guarantee does not cover these values.
     """
 

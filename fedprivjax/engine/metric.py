@@ -27,11 +27,11 @@ class Snapshot(NamedTuple):
     """Values of a run at one evaluation, from which a metric is computed.
 
     Attributes:
-        params: the parameters at which the metric is evaluated: the reported ones, or another iterate of the protocol.
-        noise: noise in the server's aggregate of the last round, for d parameters a vector [d]. None if there is no
-            noise.
-        info: scalars that the protocol reports in each round, by name. Each is the mean over the rounds since the last
-            evaluation.
+        params: parameters at which the metric is evaluated. They are the reported parameters or another iterate of the
+            protocol.
+        noise: noise in the server's aggregate of the last round; shape [d] for d parameters. None if there is no noise.
+        info: scalars that the protocol reports in each round, by name. Each value is a mean over the rounds since the
+            last evaluation.
         shared: values that several metrics use, by name, such as the test scores. The first metric that needs such a
             value computes it and stores it here. None shares no values.
         personal: function from a machine's index to the parameters of its personal model. None if machines have no
@@ -50,14 +50,14 @@ class Snapshot(NamedTuple):
 def no_needs(problem: Problem) -> None:
     """Return None: the metric can be computed for every problem.
 
-    It is the default of the field `needs` of a `Metric`.
+    This function is the default of the field `needs` of a `Metric`.
     """
 
 
 def no_constant(problem: Problem) -> None:
     """Return None: the metric is not compared with its value for a constant prediction.
 
-    It is the default of the field `constant` of a `Metric`.
+    This function is the default of the field `constant` of a `Metric`.
     """
 
 
@@ -77,9 +77,9 @@ def _correct(problem: Problem) -> Any:
 
 
 def unknown(problem: Problem) -> None:
-    """Default of the field `private` of a `Metric`: return None for every problem.
+    """Return None: it is not known whether the metric is computed from private data.
 
-    It means that the package does not know whether the metric is computed from private data.
+    This function is the default of the field `private` of a `Metric`.
     """
 
 
@@ -94,7 +94,10 @@ def always(problem: Problem) -> bool:
 
 
 def anything(problem: Problem) -> tuple[float, float]:
-    """Default of the field `limits` of a `Metric`: return (−inf, inf), since the value may be any number."""
+    """Return (−inf, inf): the metric may be any number.
+
+    This function is the default of the field `limits` of a `Metric`.
+    """
     return -inf, inf
 
 
@@ -115,44 +118,46 @@ def as_losses(problem: Problem) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Metric:
-    """A quantity that runs record at their evaluations, a scalar or a vector, and how it is displayed.
+    """Quantity that a run records at each evaluation, with its display in tables and plots.
 
     Attributes:
         name: name in results.
-        function: function `(problem, snapshot) -> value` that jax traces, where the `Snapshot` has the parameters and
-            other values of the run at an evaluation. The value is a scalar, or a vector if the metric has an `axis`.
-            With `of="mean"`, it is instead a NumPy function of one number, such as `np.sqrt`.
+        function: function `(problem, snapshot) -> value`, which JAX traces. The `Snapshot` has the parameters and other
+            values of the run at an evaluation. The value is a vector if the metric has an `axis`, and a scalar
+            otherwise. With `of="mean"`, `function` is instead a NumPy function of one number, such as `np.sqrt`.
         of: object that the metric describes:
 
             * "params": parameters. The metric is recorded for the reported parameters and for every other iterate of
-              the protocol, such as "last". All other metrics are recorded once per evaluation.
+              the protocol, such as "last". Metrics of other objects have one value per evaluation.
             * "round": the last round, such as its noise.
             * "info": a scalar that the protocol reports in each round.
             * "own": the personal models of machines.
             * "models": the models of all machines in a gossip method.
-            * "mean": the mean of another metric. The other metric has this one in its field `of_mean`.
+            * "mean": the mean of another metric, over runs or evaluations. The field `of_mean` of that metric has this
+              metric.
         needs: function `problem -> text`. The text names a requirement of the metric that the problem does not meet,
             such as "a test set". The function returns None if the problem meets all requirements.
-        private: function `problem -> bool`: True if the metric is computed from private data, so that no guarantee
-            covers it, False if not. By default, the function returns None, which means unknown.
-        limits: function `problem -> (minimum, maximum)`: range of possible values, to which plotted intervals are
-            clipped.
-        constant: function `problem -> float`: the metric's value for the best constant prediction, computed from the
-            training labels. Tables mark values that are worse. The function returns None for a metric that is not
-            compared with a constant prediction.
+        private: function `problem -> bool`. It returns True if the metric is computed from private data, so that no
+            guarantee covers the metric. The default function returns None, which means that this is not known.
+        limits: function `problem -> (minimum, maximum)` that returns the range of possible values. Plotted intervals
+            are clipped to this range.
+        constant: function `problem -> float` that returns the metric's value for the best constant prediction. It is
+            computed from the training labels. Tables mark results that are worse than this value. The function returns
+            None for a metric that is not compared with a constant prediction.
         better: "lower" or "higher": direction of improvement, by which the best configuration of a grid is selected.
         default: True if runs record the metric by default.
-        label: text of titles and axes. If empty, it is the name with underscores replaced by spaces.
+        label: text of titles and axes. If it is empty, titles and axes have the name with spaces instead of
+            underscores.
         unit: empty, or "%" for a fraction that is displayed in per cent.
         digits: number of displayed decimals.
         shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
-            and "against_costs". The plot "against_costs" has panels for rounds, bytes, gradients and hours. It is drawn
-            only if protocols differ in rounds, bytes or hours.
-        axis: name of the axis of a vector, or empty for a scalar. Along the axis "client", results have the clients'
-            names. Tables and plots show scalars only.
-        of_mean: metric with `of="mean"` that is displayed instead of the mean of this metric over runs or evaluations.
-            Its `function` is applied to this mean. For example, a metric of squared errors has a metric with the
-            function `np.sqrt` in this field, so that root mean squared errors are displayed. None displays the mean.
+            and "against_costs". The plot "against_costs" has panels for rounds, bytes, gradients and hours. This plot
+            is drawn only if protocols differ in rounds, bytes or hours.
+        axis: name of the axis of a vector, or empty for a scalar. Along the axis "client", results are labelled with
+            the clients' names. Tables and plots show scalars only.
+        of_mean: metric with `of="mean"`, whose `function` is applied to the mean of this metric over runs or
+            evaluations. The result is displayed instead of the mean. For example, `np.sqrt` displays the root of a mean
+            of squared errors. None displays the mean itself.
 
     >>> import jax.numpy as jnp
     >>> largest = Metric("largest", lambda problem, snapshot: jnp.max(snapshot.params), unit="%", digits=1)
@@ -203,7 +208,7 @@ class Metric:
             pass
 
     def text(self, value: float, *, sign: bool = False) -> str:
-        """Return a recorded value as displayed text, in the metric's unit, or a dash for NaN.
+        """Return a recorded value as displayed text, in the metric's unit. NaN becomes a dash.
 
         Args:
             value: recorded value, such as 0.934 for 93.4%.

@@ -211,10 +211,10 @@ OF_MEAN: dict[str, Metric] = {m.of_mean.name: m.of_mean for m in _REGISTERED if 
 
 
 def known(metric: str | Metric) -> Metric:
-    """Return the `Metric` with this name. It states the unit and the label for tables and plots.
+    """Return the `Metric` with a given name.
 
     If `metric` is a `Metric` already, it is returned unchanged. If the package has no metric of this name, the result
-    is a `Metric` with the name and with default properties.
+    is a `Metric` with this name and default properties.
 
     >>> known("test_error").unit, known("relative_rmse").words, known("how_far").title
     ('%', 'relative rmse', 'how far')

@@ -82,12 +82,12 @@ class ReadyRun:
     """Result of `ready`: a prepared run, with its plan, calibrated protocol, noise sampler and guarantee.
 
     Attributes:
-        protocol: the protocol with its calibrated noise. Its privacy target is removed, since the noise now determines
-            the privacy.
+        protocol: protocol with calibrated noise. The protocol's privacy target is removed, because the noise now
+            determines the privacy.
         problem: data, loss and constraint set.
-        plan: which machines take part in each round, and which records each message uses.
+        plan: run plan: which machines take part in each round, and which records each message uses.
         seeds: seeds of participation, samples of records, and noise.
-        mechanism: sampler of the noise, or `Silent` if there is none.
+        mechanism: sampler of the noise, or `Silent` in a run without noise.
         static: settings with which the program is compiled, such as metrics and rounds between evaluations.
         event: description of all noisy messages of the run, for privacy accounting.
         target: privacy target for which the noise was calibrated.
@@ -133,14 +133,25 @@ class ReadyRun:
     def costs(self) -> dict[str, float]:
         """Costs of one machine by name, per round and for the whole run.
 
-        Per round: `sent_messages`, `sent_bits` (of all its messages), and `gradients_per_use` (gradients each time a
-        record is used). For the whole run: `rounds_taken` (number of rounds), `gradients_per_record` (gradients per
-        stored record, a mean over records), and `sent_bytes` (a mean over machines).
+        Costs of a round:
 
-        Methods with local steps or client state have further costs. Participation with delays adds `hours`, the
-        simulated time of the run. If samples of records or participants are secret, `gradients_per_record` is an
-        expected value. If participants are secret, `sent_bytes` is an expected value, too. `gradients_per_record` is
-        NaN if examples are computed on demand, or if it would reveal a number of records that the guarantee hides.
+
+        * `sent_messages`: number of messages that the machine sends.
+        * `sent_bits`: number of bits of all these messages.
+        * `gradients_per_use`: number of gradients each time a record is used.
+
+        Costs of the run:
+
+        * `rounds_taken`: number of rounds.
+        * `gradients_per_record`: number of gradients per stored record, a mean over records.
+        * `sent_bytes`: number of bytes that a machine sends, a mean over machines.
+        * `hours`: simulated time of the run, if participation has delays.
+        * `idle_steps`: fraction of computed local steps that change nothing, for methods with local steps.
+        * `client_state_bytes`: bytes of the states that all machines together keep, for methods with local steps.
+
+        If participants or samples of records are secret, `gradients_per_record` is an expected value. If participants
+        are secret, `sent_bytes` is an expected value, too. `gradients_per_record` is NaN if examples are computed on
+        demand, or if it would reveal a number of records that the guarantee hides.
         """
         each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
@@ -162,7 +173,7 @@ class ReadyRun:
     def host_noise(self) -> Any:
         """Noise that NumPy samples before the run, because it cannot be sampled on the device.
 
-        It is a pytree with leaves [rounds, ...], or None if all noise is sampled on the device.
+        The result is a pytree with leaves [rounds, ...], or None if all noise is sampled on the device.
         """
         dimension = costs_of(self.protocol).message_dimension(self.problem)
         return self.host_noise_of(self.protocol, self.seeds.noise, dimension)
@@ -170,12 +181,11 @@ class ReadyRun:
     def host_noise_of(self, protocol: Protocol, seed: int, dimension: int) -> Any:
         """Return the part of a protocol's noise that NumPy samples before a run.
 
-        The noise is for this run's participation schedule. The result is a pytree with leaves [rounds, ...]. It is None
-        if all noise is sampled on the device during the run.
+        The noise is for this run's participation schedule. The result is a pytree with leaves [rounds, ...], or None if
+        all noise is sampled on the device during the run.
 
         Args:
-            protocol: calibrated protocol: `self.protocol`, or a copy with another noise or other numeric settings. A
-                sweep calls this method once for each of its configurations.
+            protocol: calibrated protocol: `self.protocol`, or a copy with another noise or other numeric settings.
             seed: seed of the noise.
             dimension: number of coordinates of a message.
         """
@@ -219,7 +229,7 @@ def ready(
     The plan says which machines take part in each round, and which records each message uses.
 
     Args:
-        protocol: a protocol with a privacy target (`mu` or `epsilon`) or a given `noise_std`.
+        protocol: protocol with a privacy target (`mu` or `epsilon`) or a given `noise_std`.
         problem: data, loss and constraint set.
         participation: participation scheme, such as `Uniform`, or a custom one.
         rounds: number of rounds. None uses all rounds for which machines have records.
@@ -230,17 +240,17 @@ def ready(
         eval_every: number of rounds between evaluations. None evaluates about 20 times. The last round is always
             evaluated.
         delta: δ at which the guarantee states ε.
-        order: order in which a machine uses its records, for methods that use one record per message: "shuffled" is one
-            pass in random order, "stored" one pass in the order of the data. "cyclic" is several passes in the same
+        order: order in which a machine uses its records, for methods that use one record per message. "shuffled" is one
+            pass in random order. "stored" is one pass in the order of the data. "cyclic" is several passes in the same
             random order. "reshuffled" is several passes, each in a new random order.
         noise_method: name of the noise sampler, a key of `noise.chooser.METHODS`, or "auto" for the fastest. All
             samplers give the same distribution, except "normal", which is an approximation.
-        target: privacy target for the calibration, instead of the protocol's target. None uses the protocol's.
+        target: privacy target for the calibration. None uses the protocol's target.
         mesh: mesh of devices with an axis "machines", or the number of devices as {"machines": 4}. The messages of a
-            round, and the states that machines keep, are divided over them. None is one device. The mesh changes
-            results by rounding only.
+            round, and the states that machines keep, are divided over the devices. None uses one device. The mesh
+            changes results by rounding only.
         precision: "float32" or "tf32" for matrix products and convolutions on an accelerator. "tf32" is faster and
-            rounds the factors to 10 bits. Products for noise are always in float32.
+            rounds the factors of products to 10 bits. Products for noise are always in float32.
 
     Raises:
         Refusal: if the settings are invalid, before anything is compiled.

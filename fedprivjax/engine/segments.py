@@ -169,12 +169,12 @@ def noise_of(protocol: Any, state: Any, drawn: Any, host_noise: Any) -> tuple[An
     Args:
         protocol: calibrated protocol.
         state: state of the noise before the round, such as the noise of the previous round.
-        drawn: random numbers of the round, from which the protocol computes its noise. The noise mechanism sampled
-            them. None in a run without noise.
+        drawn: random numbers that the noise mechanism sampled for the round. The protocol computes its noise from these
+            numbers. None in a run without noise.
         host_noise: noise of the round that NumPy sampled before the run, or None if there is no such noise.
 
     Returns:
-        The pair (new state, noise). In a run without noise, it is (`state`, None).
+        The pair (new state, noise). In a run without noise, the pair is (`state`, None).
     """
     return (state, None) if drawn is None else protocol.noise(state, drawn, host_noise)
 

@@ -154,18 +154,19 @@ def simulate(
     Arguments that are not listed below are those of `ready`.
 
     Args:
-        progress: True displays the completed rounds and the time left at every evaluation. A callable is called with
-            (completed rounds, total rounds).
+        progress: True displays the completed rounds and the time left at every evaluation. A callable is called at
+            every evaluation, with (completed rounds, total rounds).
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host.
             `metrics` holds the values of this evaluation by name. A value is a float, or a vector such as one number
             for each client. An exception in the function ends the run.
         folder: folder in which checkpoints of the run are saved, as `checkpoint.npz`. If the run is interrupted, the
             same call resumes it, and the results are the same bit for bit. If the run is finished, the call returns its
             saved results. None saves nothing.
-        checkpoint_every: rounds between checkpoints, rounded up to whole evaluations; None writes about 20.
+        checkpoint_every: number of rounds between checkpoints, rounded up to a multiple of `eval_every`. None writes
+            about 20 checkpoints.
         keep_own: True to return the states that machines keep between rounds, such as personal models, as `run.own`.
-            They take `run.costs["client_state_bytes"]` bytes of host memory. If several processes compute the run, the
-            states are not returned.
+            These states take `run.costs["client_state_bytes"]` bytes of host memory. They are not returned if several
+            processes compute the run.
 
     By default, one call of a compiled program computes the whole run. With `progress`, `on_evaluation` or `folder`,
     another program computes the run in segments that end at evaluations. The results of the two programs differ by
@@ -175,24 +176,22 @@ def simulate(
     `run.non_private_metrics`, which the callback also receives, nor `run.own`. Each machine may be shown its own state
     in `run.own`.
 
-    After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over them. All
-    processes make the same call and get the results. Only the first process calls `progress` and `on_evaluation`.
+    After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over these devices.
+    All processes make the same call and get the results. Only the first process calls `progress` and `on_evaluation`.
 
-    **Resuming.** A run can be resumed only with the code, data, settings and seeds with which it began. The callbacks
-    then receive the evaluations after the last checkpoint once more, and `run.costs["seconds"]` counts the last call
-    only.
+    **Resuming.** A run can be resumed only with the code, data, settings and seeds with which it began. Callbacks
+    receive the evaluations after the last checkpoint again. `run.costs["seconds"]` counts the last call only.
 
-    A call with more `rounds` than before continues the run beyond its first end. This is possible if `noise_std` and
-    `step_size` are given, and if noise and participants of the earlier rounds do not depend on the number of rounds.
-    The guarantee is for all rounds together. It does not cover a decision to continue that was made after looking at
-    private results.
+    A call with more `rounds` than before continues the run after its last round. This requires that `noise_std` and
+    `step_size` are given. Noise and participants of the earlier rounds must not depend on the number of rounds. The
+    guarantee is for all rounds together. It does not cover a decision to continue that was based on private results.
 
-    The checkpoint holds the run's whole state. The guarantee does not cover the states of machines in it.
+    A checkpoint contains the states of machines, which the guarantee does not cover.
 
     Raises:
         Refusal: before anything is compiled, if the settings are invalid or differ from the checkpoint's settings, or
-            the checkpoint is damaged. With `folder`, Refusal is also raised at the first checkpoint if the protocol or
-            a metric calls a function on the host.
+            if the checkpoint is damaged. With `folder`, Refusal is also raised at the first checkpoint if the protocol
+            or a metric calls a function on the host.
 
     >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset
     >>> problem = from_dataset(datasets.load("digits"), constraint=Ball(8.0))

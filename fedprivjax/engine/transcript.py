@@ -33,23 +33,24 @@ class Transcript(NamedTuple):
     A round has `per_round` slots for participants. Some slots are empty if fewer machines take part.
 
     Attributes:
-        queries: points at which machines compute gradients, for d parameters [rounds, d], or [0, d] if the adversary
-            sees the final model only. With a trusted server, the adversary sees only these points and `broadcast`.
-        messages: noisy message of each participant, [rounds, per_round, coordinates], 0 in empty slots. With a
+        queries: parameters at which machines compute gradients; shape [rounds, d] for d parameters. The shape is [0, d]
+            if the adversary sees only the final model. With a trusted server, the adversary sees only `queries` and
+            `broadcast`.
+        messages: noisy message of each participant, [rounds, per_round, coordinates], with 0 in empty slots. With a
             shuffler, the messages of a round are in random order. If the adversary sees only linear functions of a
-            round's messages (`LinearAdversary`), the array has the values of these functions, [rounds, functions,
+            round's messages (`LinearAdversary`), the array has the values of these functions; [rounds, functions,
             coordinates]. The first function is the sum of all messages. None if the adversary sees no messages, as with
             a trusted server.
         params: reported parameters.
-        plan: public part of the run plan (participants of each round, and records of each message). Arrays of secret
-            participants or secret samples of records have width 0, and so have samples that would reveal numbers of
-            records which the guarantee hides.
-        internal: the server's memory after each round, leaves [rounds, ...], for trust "pan-private", in which the
-            adversary reads it after one round of its choice. Otherwise ().
-        steps: every noisy step of each participant's local work, [rounds, per_round, steps, d], 0 in empty slots. None
-            if the guarantee does not treat local steps as visible, or if the adversary does not see single messages.
-        broadcast: numbers that the server sends after each round in addition to the query point, leaves [rounds, ...],
-            or () if there are none.
+        plan: public part of the run plan, which has the participants of each round and the records of each message.
+            Secret arrays have width 0. Samples of records are also secret if they would reveal numbers of records that
+            the guarantee hides.
+        internal: the server's memory after each round, leaves [rounds, ...], with trust "pan-private". The adversary
+            reads this memory after one round of its choice. With other trust models, `internal` is ().
+        steps: noisy local steps of each participant, [rounds, per_round, steps, d], with 0 in empty slots. None if the
+            guarantee does not treat local steps as visible, or if the adversary does not see single messages.
+        broadcast: numbers that the server sends after each round in addition to the query, leaves [rounds, ...]. () if
+            there are no such numbers, or if the adversary sees only the final model.
     """
 
     queries: np.ndarray
@@ -77,10 +78,9 @@ def transcript(
     `simulate` computes only what the server needs, such as the sum of a round's messages. This function computes every
     machine's message and noise separately.
 
-    The arguments are the same as for `ready`. Messages of d numbers take rounds · per_round · d floats of memory. If
-    the guarantee treats local steps as visible to the adversary, the steps take K times as much memory in addition, for
-    K local steps of a machine in a round. With the same seed, and with `noise_method="materialised"` (each machine's
-    noise is sampled separately), `simulate` computes the same iterates.
+    The arguments have the same meaning as in `ready`. Messages of d numbers take rounds · per_round · d floats of
+    memory. If the adversary sees K local steps of a machine in a round, these steps take K times as much memory in
+    addition. With the same seed and `noise_method="materialised"`, `simulate` computes the same iterates.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, DPMu2, Softmax, Uniform, linear_problem
