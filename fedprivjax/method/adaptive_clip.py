@@ -38,18 +38,20 @@ RANGE = SMALLEST_CLIP, 1e12  # of the clip in float32: a norm's squares neither 
 
 @struct.dataclass(kw_only=True)
 class AdaptiveClip(Decorated):
-    """Clip that follows a quantile of the norms of machines' updates, computed privately.
+    """Privately computed clip that follows a quantile of the norms of machines' updates.
 
     It replaces a number in the setting `update_clip` of a method such as `FedAvg`. In a round with clip C, a machine
-    sends two things: its update Δ, clipped to norm C, and the bit b = 1 if ‖Δ‖ ≤ C, or b = 0 otherwise. The server
-    reads a noisy mean b̃ of the bits, which estimates the fraction of updates within the clip. The clip of the next
-    round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`. The clip therefore falls if b̃ exceeds γ.
+    with update Δ sends two things: Δ̃, which is Δ clipped to norm C, and a bit b. The bit is 1 if ‖Δ‖ ≤ C, and 0
+    otherwise. The server reads a noisy mean b̃ of the bits, an estimate of the fraction of updates with ‖Δ‖ ≤ C. The
+    clip of the next round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`. The clip therefore falls if b̃
+    exceeds γ.
 
-    The message is (√(1 − u²)·Δ̃/C, u·(2b − 1)), where Δ̃ is the clipped update. Its L2 norm is at most 1. All its numbers
-    get Gaussian noise of standard deviation z, the method's `noise_std`. With a trusted server, the noise is added to
-    the sum of the messages, otherwise to every message. The server divides the two parts of the message by √(1 − u²)/C
-    and 2u. This gives the updates noise of standard deviation z·C/√(1 − u²), and the bits noise of standard deviation
-    σ_b = z/(2u). The attribute `count_noise` is σ_b, and determines u = z/(2σ_b).
+    The message is the pair (√(1 − u²)·Δ̃/C, u·(2b − 1)) for a number u in (0, 1). Its L2 norm is at most 1. Gaussian
+    noise of standard deviation z, the method's `noise_std`, is added to all numbers of the message. A trusted server
+    adds the noise to the sum of the messages. Without a trusted server, every machine adds noise to its own message.
+    The server divides the two parts of the message by √(1 − u²)/C and 2u. After the division, the noise of the updates
+    has standard deviation z·C/√(1 − u²). The noise of the bits then has standard deviation σ_b = z/(2u). The attribute
+    `count_noise` is σ_b, and determines u = z/(2σ_b).
 
     The metric `clip` reports the clip of each round. All attributes can be swept, for example with
     `over={"update_clip.start": [0.1, 1.0]}`.
@@ -58,14 +60,15 @@ class AdaptiveClip(Decorated):
         quantile: γ in (0, 1), the fraction of updates that should have a norm of at most the clip.
         start: the clip of the first round, in the units of the update. It must be given.
         rate: η, learning rate of the logarithm of the clip.
-        count_noise: σ_b, standard deviation of the noise on the sum of the bits with a trusted server, or on each
-            machine's bit with trust = "none". It must exceed z/2, so that u < 1. The default None stands for z with
-            trust = "none", and for max(z, m/20) with a trusted server and m expected participants of a round.
+        count_noise: σ_b, standard deviation of the noise on the bits. With a trusted server, it is the noise on the sum
+            of the bits. With trust = "none", it is the noise on each machine's bit. It must exceed z/2, so that u < 1.
+            If it is None (the default), σ_b is z with trust = "none". With a trusted server, σ_b is then max(z, m/20)
+            for m expected participants of a round.
 
-    **Privacy**: each round's messages are released by one Gaussian mechanism of noise multiplier z. It is 2/z-GDP for
-    replacing a machine, and 1/z-GDP for adding or removing one. If machines encode messages for a trusted server, both
-    values are multiplied by the encoder's `norm_bound` for messages of norm at most 1. The clips have no further
-    privacy cost, because the server computes them from these releases.
+    **Privacy**: in each round, one Gaussian mechanism of noise multiplier z releases the messages. It is 2/z-GDP for
+    replacing a machine, and 1/z-GDP for adding or removing a machine. If machines encode messages for a trusted server,
+    2/z and 1/z are multiplied by the encoder's `norm_bound` for messages of norm at most 1. The clips have no further
+    privacy cost, because the server computes them from the released messages.
 
     Source: Andrew et al., NeurIPS 2021.
 
@@ -111,7 +114,7 @@ class AdaptiveClip(Decorated):
 
         Args:
             values: new values by name of the attribute. For example, `{"rate": 0.1}` changes only `rate`. The value
-                None resets an attribute to its default. Only `start` has no default, and stays unchanged with None.
+                None resets an attribute to its default, except `start`, which has no default and stays unchanged.
         """
         default = {field.name: field.default for field in fields(self)} | {"start": self.start}
         return replace(self, **{name: default[name] if one is None else one for name, one in values.items()})
@@ -134,12 +137,13 @@ class AdaptiveClip(Decorated):
     # ---- traced
 
     def bit_factor(self, multiplier, least) -> Any:
-        """Return u = z/(2σ_b), a factor in a machine's message, or ½ in a run without noise (z = 0).
+        """Return u = z/(2σ_b), the factor of the bit in a machine's message.
 
-        The message is (√(1 − u²)·Δ̃/C, u·(2b − 1)). Here Δ̃ is the machine's update, clipped to norm C, and the bit b is
-        1 if the update was within the clip, otherwise 0. All numbers of the message get noise of standard deviation z.
-        The server divides the second part by 2u, so the bit has noise of standard deviation σ_b = z/(2u). Here σ_b is
-        `count_noise`, or max(z, least) if `count_noise` is None.
+        The message is the pair (√(1 − u²)·Δ̃/C, u·(2b − 1)). Here Δ̃ is the machine's update Δ, clipped to norm C. The
+        bit b is 1 if ‖Δ‖ ≤ C, and 0 otherwise. The noise on every number of the message has standard deviation z. The
+        server divides the second part by 2u, so the noise of the bit has standard deviation σ_b = z/(2u). If
+        `count_noise` is None, σ_b is max(z, least). Otherwise, σ_b is `count_noise`. In a run without noise (z = 0), u
+        is ½.
 
         Args:
             multiplier: z, standard deviation of the noise on the message.
@@ -153,7 +157,8 @@ class AdaptiveClip(Decorated):
         """Return √(1 − u²), the factor of the update in a machine's message of norm at most 1.
 
         The message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the update, clipped to norm C. The sign is + if the
-        update was within the clip. The L2 norm of the message is at most √((1 − u²) + u²) = 1.
+        update had norm at most C before clipping, and − otherwise. The L2 norm of the message is at most √((1 − u²) +
+        u²) = 1.
 
         Args:
             factor: u in (0, 1), from `bit_factor`.
@@ -161,7 +166,7 @@ class AdaptiveClip(Decorated):
         return jnp.sqrt((1 - factor) * (1 + factor))
 
     def pair(self, update, unclipped, clip, factor) -> tuple[Any, Any]:
-        """Return a machine's message, the pair (√(1 − u²)·Δ̃/C, ±u), whose L2 norm is at most 1.
+        """Return a machine's message of L2 norm at most 1, the pair (√(1 − u²)·Δ̃/C, ±u).
 
         Δ̃ is the machine's update, clipped to norm C. The second number is u if the norm of the update was at most C
         before clipping, and −u otherwise.
@@ -179,10 +184,9 @@ class AdaptiveClip(Decorated):
         """Return the mean update in its original units, and the clip of the next round.
 
         A machine's message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the machine's update, clipped to norm C. The
-        sign is + if the update had norm at most C before clipping. This function divides the first part of the mean
-        message by √(1 − u²)/C, which gives the mean update. From the second part, it estimates the fraction b̃ of
-        updates with norm at most C. The clip of the next round is C·exp(−η·(b̃ − γ)), with the attributes `rate` η and
-        `quantile` γ.
+        sign is + if the update had norm at most C before clipping, and − otherwise. The first part of the mean message,
+        divided by √(1 − u²)/C, is the mean update. The second part gives an estimate b̃ of the fraction of updates with
+        norm at most C. The clip of the next round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`.
 
         Args:
             mean: noisy mean of the machines' messages, a pair.

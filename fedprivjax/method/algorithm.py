@@ -104,10 +104,10 @@ class Sum:
 class Growing:
     """Value of `Algorithm.reads` for a server that reads a noisy mean of sums that machines build up over rounds.
 
-    Every machine i keeps a private sum q_i, without noise. In the first round in which the machine takes part, q_i is
+    Every machine i keeps a private sum q_i without noise. In the first round in which the machine takes part, q_i is
     its increment u, which the method `Algorithm.increment` defines. In a later such round t, the machine computes a new
-    increment u and replaces q_i by u + ((t−1)/t')·q_i, where t' is the previous round in which it took part. It then
-    sends q_i with noise.
+    increment u and replaces q_i by u + ((t−1)/t')·q_i. Here t' is the previous round in which the machine took part. In
+    each of these rounds, the machine sends q_i plus noise.
     """
 
 
@@ -134,7 +134,7 @@ class Before(NamedTuple):
     Attributes:
         received: values that `Algorithm.remember` returned in the round of the previous participation. All are zero if
             the machine takes part for the first time.
-        round: number of that round, or 0 if the machine takes part for the first time.
+        round: number of the round of the previous participation, or 0 if the machine takes part for the first time.
     """
 
     received: Any
@@ -212,8 +212,8 @@ class Algorithm(Part):
     therefore never sees data.
 
     Attributes:
-        recalls: True if machines store points that they received in earlier rounds. This changes only how much
-            communication is counted. For the message `gradient(x) - gradient(y)`, False (the default) counts that the
+        recalls: True if machines store points that they received in earlier rounds. The attribute changes only the
+            counted communication. For the message `gradient(x) - gradient(y)`, False (the default) counts that the
             server sends both x and y in the round. True counts only the first point, x.
 
     >>> import jax
@@ -249,15 +249,15 @@ class Algorithm(Part):
     def reads(self) -> Reads:
         """Value that the server reads in a round: `Mean()` (the default), `Sum()`, `Momentum(alpha)` or `Growing()`.
 
-        Let s_t be the mean of the messages of round t. In round t, the server reads one of these, with noise:
+        Let s_t be the mean of the messages of round t. In round t, the server reads one of these values plus noise:
 
         * `Mean()`: s_t.
         * `Sum()`: s_1 + … + s_t.
         * `Momentum(alpha)`: m_t = (1−α)·m_{t−1} + α·s_t, from m_0 = 0.
         * `Growing()`: the mean of q_i over the participants i of the round. Here q_i is a sum that machine i keeps
-          between rounds. In the first round t in which the machine takes part, q_i is its new increment u. In each
-          later such round, it becomes u + ((t−1)/t')·q_i, where t' is the previous round in which the machine took
-          part. If t' = t−1, this is u + q_i. The method `increment` defines u.
+          between rounds. In the first round in which the machine takes part, q_i is the machine's increment u, which
+          the method `increment` defines. In each later such round t, q_i becomes u + ((t−1)/t')·q_i with a new
+          increment u. Here t' is the previous round in which the machine took part. If t' = t−1, q_i becomes u + q_i.
 
         The attribute must be the same in all rounds of a run.
         """
@@ -266,7 +266,7 @@ class Algorithm(Part):
     def check(self, public: Public) -> None:
         """Raise Refusal if the algorithm cannot be run on a problem with these public facts.
 
-        By default, it only checks that the algorithm's optax optimisers can be run on the initial parameters.
+        The default only checks that the algorithm's optax optimisers can be run on the initial parameters.
         """
         check_optimizers(self, public.start)
 
@@ -300,8 +300,8 @@ class Algorithm(Part):
 
         Machines compute gradients of the envelope. The envelope of a record's loss f is f_b(w) = min over v of f(v) +
         (b/2)·‖w − v‖². A smaller b gives a smoother envelope. None, the default, keeps the problem's own loss. If a
-        number is returned, the problem's loss must be a `Moreau` object. The number replaces its `strength`. The noise
-        does not depend on b, because the gradients of all these envelopes have the same norm bound.
+        number is returned, the problem's loss must be a `Moreau` object. The number replaces that object's `strength`.
+        The noise does not depend on b, because one norm bound holds for the gradients of the envelopes of all b.
 
         Args:
             server: the server's state before the round.
@@ -311,10 +311,10 @@ class Algorithm(Part):
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
         """Return the increment u_z of one record z to the sum that its machine keeps over rounds.
 
-        Only algorithms whose `reads` is `Growing()` define it, together with `remember`, instead of `message`. A
-        machine that takes part in round t replaces its sum q by u + ((t−1)/t')·q, and sends the new q with noise. Here
-        u is the mean of u_z over the records that the machine uses in the round, and t' is the previous round in which
-        the machine took part. Before its first round, q is 0.
+        Algorithms whose `reads` is `Growing()` define this function and `remember` instead of `message`. A machine that
+        takes part in round t replaces its sum q by u + ((t−1)/t')·q, and sends the new q with noise. Here u is the mean
+        of u_z over the records that the machine uses in the round. The previous round in which the machine took part is
+        t'. Before the machine's first round, q is 0.
 
         The increment is written as sums and multiples of `gradient(point)`, for example `2 * gradient(x) -
         gradient(before.received)`.
@@ -329,9 +329,9 @@ class Algorithm(Part):
     def remember(self, server: Any) -> Any:
         """Return the numbers that each participant of a round stores until it takes part again.
 
-        Only algorithms whose `reads` is `Growing()` define it. Their machines send sums that they build up over rounds.
-        A new increment of such a sum may depend on what the machine received in its previous round. The method
-        `increment(server, t, before)` finds the stored numbers in `before.received`.
+        Only algorithms whose `reads` is `Growing()` define this function. Their machines send sums that they build up
+        over rounds. A new increment of such a sum may depend on what the machine received in its previous round. The
+        method `increment(server, t, before)` finds the stored numbers in `before.received`.
 
         For example, this method may return the point x of the round. When the machine takes part again, at a new point
         y, the increment `gradient(y) - gradient(before.received)` is the difference of the gradients at y and x.
@@ -349,9 +349,9 @@ class Algorithm(Part):
 
         Args:
             server: the server's state before the round.
-            read: the noisy mean of the round's messages, a pytree like the parameters. If `reads` is not `Mean()`, the
-                server reads another value, such as the noisy running sum of these means for `Sum()`. If `message`
-                returns `per_record(function, …)`, `read` is an array of the shape that this function returns.
+            read: the noisy mean of the round's messages, a pytree like the parameters. If `reads` is not `Mean()`, it
+                is another noisy value. With `Sum()`, it is the noisy running sum of all rounds' mean messages. If
+                `message` returns `per_record(function, …)`, `read` is an array of the shape that this function returns.
             at: public facts of the round, such as the step size `at.step` and the projection `at.project`.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")
@@ -385,11 +385,11 @@ class Algorithm(Part):
         return self
 
     def bound(self, public: Public) -> NormBound:
-        """Return a bound on the L2 norm of the message of one record, used if the privacy object has no `clip`.
+        """Return a bound on the L2 norm of one record's message, for a privacy object without a `clip`.
 
-        A private run then clips the message of every record to this bound. The default is the loss's Lipschitz
-        constant, which is a bound if the message is one gradient. For other messages, either the algorithm defines this
-        function, or the privacy object must have a clip.
+        If the privacy object has no `clip`, private runs clip every record's message to this bound. The default is the
+        loss's Lipschitz constant, which is a bound if the message is one gradient. For other messages, the algorithm
+        must define this function, or the privacy object must have a clip.
         """
         return lipschitz_bound(public)
 

@@ -23,8 +23,8 @@ FLOAT = 32  # bits of a number
 class Encoder(Decorated):
     """Base class of encoders, which compress machines' messages before they are sent.
 
-    A custom encoder is a frozen dataclass that defines `encode` and `bits`. In the example, a message becomes its signs
-    and one float32 number of 32 bits (`FLOAT`), the mean absolute value.
+    A custom encoder is a frozen dataclass that defines `encode` and `bits`. In the example, an encoded message consists
+    of the signs and the mean absolute value of the coordinates. The mean is a float32 number of `FLOAT` = 32 bits.
 
     >>> from fedprivjax import FedAvg
     >>> @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Encoder(Decorated):
         Encoding and decoding are one function, because a simulation needs only the result of both.
 
         Args:
-            message: the machine's message, to which the machine's own noise (if any) is already added, float32 [d].
+            message: the machine's message after the machine added its own noise, if any; float32 [d].
             key: random key of the machine.
         """
         raise Undefined(f"{type(self).__name__} must define encode(message, key)")
@@ -62,7 +62,7 @@ class Encoder(Decorated):
     def norm_bound(self, norm: float, dimension: int) -> float:
         """Return a bound on the L2 norm of every message after encoding and decoding. Default: infinity.
 
-        A trusted server's noise is calibrated to this bound. With a trusted server, it must therefore be finite.
+        A trusted server's noise is calibrated to this bound. With a trusted server, the bound must therefore be finite.
 
         Args:
             norm: bound on the L2 norm of the message before encoding.
@@ -76,7 +76,7 @@ class Quantiser(Encoder):
     r"""Unbiased random rounding of coordinates to few levels: QSGD of Alistarh et al., NeurIPS 2017.
 
     With s = `levels`, a coordinate x_j of a message x becomes ‖x‖·sign(x_j)·ξ_j/s. The integer ξ_j is s·abs(x_j)/‖x‖,
-    rounded up or down at random such that its mean is unchanged.
+    rounded up or down at random. The expected value of ξ_j is s·abs(x_j)/‖x‖.
 
     For d coordinates, the expected squared error is at most min(d/s², √d/s)·‖x‖². The decoded message has a norm of at
     most (1 + √d/s)·‖x‖. An encoded message consists of ‖x‖ as a float32, and of ⌈log₂(2s + 1)⌉ bits for the sign and
@@ -113,14 +113,15 @@ class Quantiser(Encoder):
 
 @dataclass(frozen=True)
 class Sparsifier(Encoder):
-    """Unbiased sparsification: randomly chosen coordinates are scaled up, the others are set to 0.
+    """Unbiased sparsification: randomly chosen coordinates are scaled up, and the others are set to 0.
 
     If k of the d coordinates of a message x are chosen, each of them is multiplied by d/k. The expected squared error
     is (d/k − 1)·‖x‖². The decoded message has a norm of at most (d/k)·‖x‖. Only the k values are sent. Their positions
     need no bits, because they follow from a seed that the server knows.
 
     Attributes:
-        fraction: k/d, fraction of the coordinates that are sent, in (0, 1]. The number k is rounded, and at least 1.
+        fraction: k/d, fraction of the coordinates that are sent, in (0, 1]. The number k is rounded to an integer, and
+            is at least 1.
 
     Raises:
         Refusal: if `fraction` is not in (0, 1].

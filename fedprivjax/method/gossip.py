@@ -21,11 +21,11 @@ class StepState(NamedTuple):
 
 @struct.dataclass(kw_only=True)
 class GradientSteps(Algorithm):
-    """Algorithm of projected gradient descent, which reports the last iterate.
+    """Projected gradient descent that reports the last iterate.
 
     Attributes:
-        server: optax transformation that computes the update from the gradient, such as `optax.adam`, or an optax
-            schedule of factors on the step size. The default None takes plain gradient steps.
+        server: optax optimiser, such as `optax.adam`, or an optax schedule of factors on the step size. With None (the
+            default), steps are plain gradient steps.
     """
 
     server: Any = optimizer_field()
@@ -49,18 +49,18 @@ class GradientSteps(Algorithm):
 class Gossip(Algorithm):
     """Decentralised algorithm: every machine takes a step, and then averages its state with its neighbours' states.
 
-    There is no server. In each round, machine i takes a step from its own noisy message, which leads to a state s_i. It
-    then continues with Σ_j W_ij·s_j, a weighted mean over its neighbours j and itself. All machines take part in every
-    round. The reported result is the mean of the machines' parameters.
+    There is no server. In each round, machine i takes a step with its own noisy message. The step leads to a state s_i.
+    The machine then replaces s_i by Σ_j W_ij·s_j, a weighted mean over its neighbours j and itself. All machines take
+    part in every round. The reported result is the mean of the machines' parameters.
 
     Attributes:
         steps: algorithm of each machine's steps, such as `GradientSteps()`. Every machine holds a server state of this
             algorithm, and runs `serve` on its own messages. All floating-point numbers of the state are averaged with
-            those of the neighbours. The algorithm must read means of messages (`reads = Mean()`), not sums over rounds.
-        mixing: the weights W, given by a graph or as a matrix W. A graph is "ring", "complete", `Torus(rows, columns)`,
-            `RandomRings(rings, seed)`, or a networkx graph. `Mixing` states the weights of a graph. A list of graphs
-            and matrices is used in turn, one in each round. `Matchings(rounds, seed)` stands for a list of random
-            matchings.
+            the neighbours' numbers. The algorithm's `reads` must be `Mean()`.
+        mixing: the matrix W, or a graph that determines W. A graph is "ring", "complete", `Torus(rows, columns)`,
+            `RandomRings(rings, seed)`, or a networkx graph. `Mixing` defines the weights of a graph. If `mixing` is a
+            list of graphs and matrices, the rounds use its elements in turn. `Matchings(rounds, seed)` stands for
+            random pairs of machines in each round.
         weights: the matrices W of the rounds, [period, machines, machines]; round t uses matrix (t − 1) mod period. Set
             by calibration.
 

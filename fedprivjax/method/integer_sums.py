@@ -68,22 +68,22 @@ class PublicState(NamedTuple):
 @final
 @struct.dataclass(kw_only=True)
 class IntegerSums(WorkPrivacy):
-    """Integer noise that machines add to messages under secure aggregation; protects all records of a machine.
+    """Integer noise that machines add to messages under secure aggregation; it protects all records of a machine.
 
-    In a round, every machine clips its update, and rotates it by a public random rotation, which spreads it over all
-    coordinates. It multiplies the result by a public number (`scale`), and rounds each coordinate at random to one of
-    the two nearest integers. Then it adds integer noise, and sends the coordinates modulo 2^b, with b = `bits`. The
-    server sees only the sum of a round's messages modulo 2^b.
+    In a round, every machine clips its update. A public random rotation spreads the update over all coordinates. The
+    machine multiplies the rotated update by a public number (`scale`), and rounds each coordinate at random to one of
+    the two nearest integers. Then the machine adds integer noise, and sends the coordinates modulo 2^b, with b =
+    `bits`. The server sees only the sum of a round's messages modulo 2^b.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
         update_clip: C, bound on the L2 norm of a machine's whole update.
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         bits: b, number of bits of a coordinate, from 2 to 24.
-        scale: s, factor from units of the update to integers. None takes the largest s with k·τ(s) ≤ 2^(b−1), where
-            τ(s)² = (s·C·n)²/D + n/4 + n·s²σ². Here τ(s) estimates the standard deviation of a coordinate of a round's
-            sum, n is the expected number of participants, σ is `noise_std`, and D is the dimension of the update,
-            rounded up to a power of two.
+        scale: s, factor from units of the update to integers. If it is None, s is the largest number with k·τ(s) ≤
+            2^(b−1), where τ(s)² = (s·C·n)²/D + n/4 + n·s²σ². Here τ(s) estimates the standard deviation of a coordinate
+            of a round's sum. The expected number of participants is n, σ is `noise_std`, and D is the dimension of the
+            update, rounded up to a power of two.
         deviations: k, number of standard deviations in the rule for the default `scale`.
         beta: β in [0, 1). Rounding may increase the norm of an update. A rounding is repeated if the rounded norm
             exceeds a bound that depends on β. One rounding exceeds the bound with probability at most β. The noise is
@@ -163,10 +163,10 @@ class IntegerSums(WorkPrivacy):
     def scale_for(self, noise_std: float, machines: float, numbers: int) -> float:
         """Return s, the public factor by which machines multiply their updates before the rounding to integers.
 
-        It is `scale`, if given. Otherwise, it is the largest s with k·√((s·C·n)²/D + n/4 + n·s²σ²) ≤ 2^(b−1), with
-        k = `deviations`, C = `update_clip` and b = `bits`. The root is the standard deviation of a coordinate of the
-        sum if all updates have norm C and the same direction. A coordinate wraps around if it is below
-        −2^(b−1) or above 2^(b−1) − 1.
+        If `scale` is given, s is `scale`. Otherwise, s is the largest number with k·√((s·C·n)²/D + n/4 + n·s²σ²) ≤
+        2^(b−1), with k = `deviations`, C = `update_clip` and b = `bits`. The root estimates the standard deviation of a
+        coordinate of the sum if all updates have norm C and the same direction. A coordinate wraps around if it is
+        below −2^(b−1) or above 2^(b−1) − 1.
 
         Args:
             noise_std: σ, standard deviation of a machine's noise, in units of the update.
@@ -352,8 +352,8 @@ class IntegerSums(WorkPrivacy):
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
         """Return `{"planned_scale": s}`: s is the factor from units of the update to integers in the run.
 
-        It is `scale` if given, and otherwise computed from the noise by `scale_for`. A warning is shown if a coordinate
-        of a sum leaves the range of `bits` bits with an estimated probability above 1/1000.
+        If `scale` is given, s is `scale`. Otherwise, `scale_for` computes s from the noise. A warning is shown if a
+        coordinate of a sum leaves the range of `bits` bits with an estimated probability above 1/1000.
 
         Args:
             facts: facts of the run, such as the number of machines in a sum and the dimension.

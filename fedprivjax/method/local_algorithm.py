@@ -36,8 +36,8 @@ class AtServer(NamedTuple):
         t: number of the round, from 1, float32.
         step: step size of the local steps: the protocol's `step_size` times its factor `step_scale`.
         planned: largest number of local steps of any machine in a round.
-        cohort: number by which the sum of the round's messages was divided: the sum of their weights, or the expected
-            number of participants, depending on the privacy object.
+        cohort: number by which the sum of the round's messages was divided. The privacy object chooses it: the sum of
+            the messages' weights, or the expected number of participants.
         project: function that projects parameters onto the constraint set.
         start: initial parameters, a pytree.
         key: random key for random choices of the server in the round.
@@ -56,7 +56,7 @@ class LocalAlgorithm(Part):
     """Base class of algorithms with local steps, such as federated averaging.
 
     A subclass is a `flax.struct.dataclass` that defines `init`, `move`, `serve` and `point`. The other functions have
-    defaults. `init` returns the server's state before the first round, and `point` the parameters that the server
+    defaults. `init` returns the server's state before the first round. `point` returns the parameters that the server
     reports as its result. In a round, functions are called in this order:
 
     1. `sends` returns the pytree that the server sends to the participating machines. Default: the server's state.
@@ -71,9 +71,9 @@ class LocalAlgorithm(Part):
     If the local steps have an optimiser (`local`), the carry is by default a `Walk`: the point and the optimiser's
     state.
 
-    A machine may also keep a state between its rounds, which the server never sees. `own` returns this state before the
-    machine's first round. After the local steps of a round, two functions update it: first `hold`, which receives the
-    last carry, and then `keep`, which receives the clipped message. By default, machines keep no state.
+    A machine may also keep a state between its rounds. The server never sees this state. `own` returns the state before
+    the machine's first round. After the local steps of a round, two functions update it: first `hold`, which receives
+    the last carry, and then `keep`, which receives the clipped message. By default, machines keep no state.
 
     Attributes:
         equal_weights: False by default. True averages machines' messages with equal weights, even if the privacy object
@@ -108,7 +108,7 @@ class LocalAlgorithm(Part):
     def enter(self, received: Any, own: Any) -> Any:
         """Return a machine's carry, the state of its local steps, before the first step of a round.
 
-        By default, it is the received point, or a `Walk` from this point if the local steps have an optimiser.
+        The default is the received point, or a `Walk` from this point if the local steps have an optimiser.
 
         Args:
             received: pytree that the server sent (`sends`).
@@ -122,7 +122,8 @@ class LocalAlgorithm(Part):
         The formula is written as sums and multiples of `gradient(x)`, which stands for the gradient of the record's
         loss at x. An example is `gradient(x) - gradient(y)`. The mean of the values is the argument `g` of `move`. By
         default, the formula is the gradient at the machine's current point. If the formula has several gradients, the
-        first must be at the current point, because transcripts and audits read the machine's point from it.
+        first must be at the current point, because transcripts and audits read the machine's point from the first
+        gradient.
 
         Args:
             carry: the machine's carry, the state of its local steps in this round. By default, it is the current point,
@@ -160,8 +161,8 @@ class LocalAlgorithm(Part):
     def hold(self, carry: Any, own: Any) -> Any:
         """Return the state that a machine keeps between its rounds, updated by its local steps.
 
-        By default, the state is unchanged. As an example, a machine may store some coordinates of its last point.
-        `keep` is called afterwards, and may update the state again.
+        By default, the state is unchanged. For example, a machine may store some coordinates of its last point. `keep`
+        is called afterwards, and may update the state again.
 
         Args:
             carry: the carry (the state of the local steps) after the last local step.
@@ -185,12 +186,12 @@ class LocalAlgorithm(Part):
         """Return a machine's personal parameters after one step on them. By default, machines have none.
 
         Personal parameters, such as a machine's own model, are trained without noise and never leave the machine. If an
-        algorithm defines `adapt`, the state that machines keep between rounds (`own`) is their personal parameters.
+        algorithm defines `adapt`, a machine's personal parameters are the state that it keeps between rounds (`own`).
         After the local steps of a round, a machine calls `adapt` once for each minibatch.
 
-        What a machine sends must not depend on its personal parameters. The functions that compute its message
-        (`enter`, `move` and `leave`) therefore receive zeros as `own`. The functions `hold` and `keep`, which update
-        the state from local steps and messages, must not be defined together with `adapt`.
+        A machine's message must not depend on its personal parameters. Therefore, `enter`, `move` and `leave`, which
+        compute the message, receive zeros as `own`. The functions `hold` and `keep`, which update the state from local
+        steps and messages, must not be defined together with `adapt`.
 
         Args:
             own: the personal parameters before the step.
@@ -248,7 +249,7 @@ class LocalAlgorithm(Part):
     def check(self, public: Public) -> None:
         """Raise Refusal if the algorithm cannot run on a problem with these public facts.
 
-        It is called before anything is compiled. By default, it checks the algorithm's optax optimisers. It also raises
+        The default checks that the algorithm's optax optimisers can be run on the initial parameters. It also raises
         Refusal if `adapt` is defined together with `hold` or `keep`.
         """
         check_optimizers(self, public.start)

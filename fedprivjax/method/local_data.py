@@ -50,11 +50,11 @@ class Minibatch:
         return jnp.sum(self.used)
 
     def gradient(self, w, *, divisor: Any = None, clip: Any = None) -> Any:
-        """Return the mean gradient of the minibatch at w, a pytree like the parameters. It is 0 without records.
+        """Return the mean gradient of the minibatch at w, a pytree like the parameters; 0 if there are no records.
 
         Args:
             w: point at which the gradients are computed.
-            divisor: number by which the sum of gradients is divided. None is the number of records.
+            divisor: number by which the sum of gradients is divided. None stands for the number of records.
             clip: bound on the L2 norm to which each record's gradient is clipped, or None.
         """
         return self.mean(lambda gradient: gradient(w), divisor=divisor, clip=clip)
@@ -65,7 +65,7 @@ class Minibatch:
         Args:
             message: function that computes one record's message, such as `lambda gradient: gradient(w)`. Its argument
                 is an oracle: a function that returns the gradients of the record's loss at the given points.
-            divisor: number by which the sum of messages is divided. None is the number of records.
+            divisor: number by which the sum of messages is divided. None stands for the number of records.
             clip: bound on the L2 norm to which each record's message is clipped, or None.
         """
         divisor = jnp.maximum(self.count, 1.0) if divisor is None else divisor
@@ -75,7 +75,7 @@ class Minibatch:
 
 @struct.dataclass
 class LocalData:
-    """Records that one machine uses in one round, cut into the minibatches of its local steps.
+    """One machine's records in one round, divided into the minibatches of its local steps.
 
     All minibatches have the same number of places, `width`. Places without a record are padding and have weight 0.
 
@@ -84,8 +84,8 @@ class LocalData:
         samples: index of the record in each place, int [steps, width].
         weights: weight of the record in each place, [steps, width], 0 for padding.
         machine: index of the machine.
-        longest: largest number of steps of a machine, among the machines that are computed together. Later steps are
-            not computed for any of them. None computes all steps.
+        longest: largest number of steps of any machine in a group that is computed together. Later steps are not
+            computed for the group. With None, all steps are computed.
         skips: True if steps without records are skipped, False if every step is taken.
         all_records: True if there is no padding.
     """

@@ -55,39 +55,40 @@ class Memory(NamedTuple):
 @final
 @struct.dataclass(kw_only=True)
 class NoisyMessages(TakesPairwise, MessagePrivacy):
-    """Gaussian noise on messages whose records are used only once; protects one record of one machine.
+    """Gaussian noise on messages whose records are used only once; it protects one record of one machine.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the bound that the loss or the algorithm states, but only in runs with noise.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with
+            noise clip messages, to the bound that the loss or the algorithm states.
         trust: "none" if every machine adds noise to its messages, "server" if a trusted server adds noise to their
             mean.
-        noise: "independent" for fresh noise in every message. Other values depend on the attribute `reads` of the
-            algorithm, the value that the server reads:
+        noise: "independent" for fresh noise in every message. Other values are possible, depending on the attribute
+            `reads` of the algorithm, the value that the server reads:
 
             * `Sum()`, a running sum: each message also subtracts the noise of the machine's previous message, so that
               noise does not accumulate. `noise` sets the noise variance of a machine's messages. "uniform": all
-              messages have the same variance. "proportional": the k-th message has a variance proportional to k.
-              "gap": the variance is inversely proportional to the number of rounds until the machine's next message. A
-              list holds the standard deviations of the first, second, … message. Only their ratios matter. `noise`
-              may also be a `SumFactor` such as `Toeplitz()`, a matrix that correlates the noise over the messages.
+              messages have the same variance. "proportional": the k-th message has a variance proportional to k. "gap":
+              the variance is inversely proportional to the number of rounds until the machine's next message. A list
+              holds the standard deviations of the first, second, … message. Only the ratios of these deviations matter.
+              `noise` may also be a `SumFactor` such as `Toeplitz()`, a matrix that correlates the noise of a machine's
+              messages.
             * `Mean()`: any value for `Sum()`. The server then reads the differences of successive noisy sums. A
-              `Pairwise` is also possible. Pairs of machines then also share noise: one machine adds it to its message,
-              and the other subtracts it.
+              `Pairwise` is also possible. With a `Pairwise`, pairs of machines also share noise: one machine adds it to
+              its message, and the other subtracts it.
             * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The
               noises of a machine's messages are independent.
         relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
-            the target μ. None gives all machines the target μ. It needs trust = "none", because a trusted server adds
-            one noise for all machines.
+            the target μ. None gives all machines the target μ. With a trusted server, `relative_privacy` must be None,
+            because the server adds one noise for all machines.
         batch: K, number of records that a machine uses in a round. None of them was used before. The machine sends the
             mean of these records' messages, each clipped to norm C.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
     Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, it changes the mean of m
-    messages by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + ((t−1)/t')·q_{t'} in round t.
-    Here u is the mean of the K new records' clipped messages, and t' is the previous round in which the machine took
-    part. In its first round, it sends u. A record then also changes all later messages of its machine, which the
-    guarantee takes into account.
+    messages by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + ((t−1)/t')·q_{t'} plus noise in
+    round t. Here u is the mean of the K new records' clipped messages, and t' is the previous round in which the
+    machine took part. In its first round, the machine sends u plus noise. With `Growing()`, a record also changes all
+    later messages of its machine. The guarantee takes these changes into account.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -284,7 +285,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         return gaussian_rule(target, self.sensitivity(facts.bound.norm, facts.plan.schedule))
 
     def event(self, facts: RunFacts, noise_std: float) -> Event:
-        """Return the privacy event of all messages of a run: what is released, and with which noise.
+        """Return the privacy event of a run: a description of all messages and their noise.
 
         Accountants compute ε and μ from it.
         """

@@ -33,20 +33,20 @@ PAPER_NODES = ("tree", "sensitivity tree")
 @final
 @struct.dataclass(kw_only=True)
 class NoisyMomentum(MomentumPrivacy):
-    """Gaussian noise on a momentum of the rounds' mean messages, correlated over rounds; protects one record.
+    """Gaussian noise, correlated over rounds, on a momentum of the mean messages; it protects one record.
 
     Machines go through their own records in epochs. The server reads only the momentum m_t = (1−α)·m_{t−1} + α·s_t with
     noise, where s_t is the mean message of round t.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the bound that the loss or the algorithm states, but only in runs with noise.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with
+            noise clip messages, to the bound that the loss or the algorithm states.
         factor: correlation of the noise over rounds:
 
             * "tree": a binary tree, whose nodes are intervals of rounds. The node of the rounds y to z has the value
               α·Σ_t (1−α)^{z−t}·s_t, summed over these rounds. Each node has independent noise of standard deviation
               `noise_std`. The rounds 1 to t are covered by at most 1 + log₂ t nodes. The noise of m_t is a discounted
-              sum of the noises of these nodes.
+              sum of the noises of the covering nodes.
             * {"tree": r}: the same, with a new tree after every r rounds.
             * "sensitivity tree": the same tree with unequal noise. The noise of a node is proportional to the largest
               change of the node's value if one record is replaced. This change is computed as if every record were used
@@ -61,7 +61,7 @@ class NoisyMomentum(MomentumPrivacy):
             is used. "paper" is the noise of Theorem 4 of Tran & Cutkosky 2022.
         trust: "server" for one noise on the mean, or "none" for separate noise of every machine.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
-            proportional to 1/r_i. Its μ is at most the target times r_i/max(r). None means equal numbers.
+            proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None means equal numbers.
         epoch: number of rounds of one epoch; set by calibration.
 
     **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. For the factor

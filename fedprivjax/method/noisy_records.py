@@ -31,28 +31,28 @@ SHUFFLED = (
 @final
 @struct.dataclass(kw_only=True)
 class NoisyRecords(TakesPairwise, RecordPrivacy):
-    """Gaussian noise on each machine's message, a mean over a sample of its records; protects one record.
+    """Gaussian noise on each machine's message, a mean over a sample of its records; it protects one record.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the guarantee of
-            machine i relies on the Lipschitz constant L_i that the problem states for it: the noise of machine i is
-            computed from L_i. Messages are then clipped only to the largest L_i of all machines, so a wrong L_i is not
-            noticed. With a `clip`, the guarantee needs no assumption on the loss. A `clip` is required if a message
-            combines several gradients.
-        batch: K, number of records in a message: one number for all machines, or one for each. None if the sampler
-            needs no K, such as "full", which uses all records, or if `sampler` is an object that has its own batch.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the noise and the
+            guarantee of machine i rely on the Lipschitz constant L_i that the problem states for this machine. Messages
+            are then clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the
+            guarantee needs no assumption on the loss. A `clip` is required if a message combines several gradients.
+        batch: K, number of records in a message: one number for all machines, or one for each. It is None for a sampler
+            without K, such as "full", which uses all records, and for a `Sampler` object, which has its own batch.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
             object that has its own batch.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
-            used records' messages is still divided by K. None uses K divided by the machine's number of records.
+            used records' messages is still divided by K. None stands for K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`.
         noise_rule: rule that computes the noise from ε. "accountant" is the smallest noise by exact accounting.
             "advanced" is a theorem of Lowy & Razaviyayn 2023, valid but conservative. A `PaperMoments` object is the
-            formula of that paper's experiments, for reproductions only: the ε that it claims is invalid, and results
-            state a valid ε. If `noise_std` is given, the rule only determines the ratios between machines' noises.
-        delta: δ of every machine, or one number for each, at most the run's δ. "records" is 1/n_i² for a machine with
-            n_i records. None is the run's δ.
+            formula of that paper's experiments, for reproductions only. The ε that the formula claims is invalid, and
+            results state a valid ε. If `noise_std` is given, the rule only determines the ratios between machines'
+            noises.
+        delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
+            a machine with n_i records, and None for the run's δ.
         relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
             has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
             target ε.
@@ -61,9 +61,9 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
         noise: "independent", or a `Pairwise`. With a `Pairwise`, pairs of machines also share noise: one machine adds
             it to its message, and the other subtracts it.
 
-    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
-    one (`relation`). With a shuffler, the guarantee is for all shuffled messages together, for replacing one record of
-    one machine.
+    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for one of its records, under the neighbouring relation
+    `relation`. With a shuffler, the guarantee is for all shuffled messages together, for replacing one record of one
+    machine.
 
     Raises:
         Refusal: if a setting is invalid, or no theorem covers the settings.

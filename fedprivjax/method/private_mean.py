@@ -178,7 +178,7 @@ def round_noise(protocol: Any, problem: Problem, plan: Plan) -> float:
 @final
 @struct.dataclass(kw_only=True)
 class GaussianMean(PrivateMean):
-    """Gaussian noise on messages of users (machines with one record each); protects the record.
+    """Gaussian noise on messages of users (machines with one record each); it protects the record.
 
     Let σ be `noise_std`, and b the largest number of users in a round.
 
@@ -186,16 +186,16 @@ class GaussianMean(PrivateMean):
     * With trust "server", the sum of a round's messages has noise N(0, b·σ²·I).
     * With trust "pan-private" (Cheu et al. 2022, Algorithm 6), the server's memory is also protected against an
       intruder who reads it once. The sum starts from noise of variance b·σ²/2, and noise of the same variance is added
-      at the end. A record enters the sum before or after the intrusion. In the first case, the initial noise protects
-      it, in the second case the final noise.
+      at the end. The initial noise protects records that enter the sum before the intrusion. The final noise protects
+      records that enter it after the intrusion.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the bound that the loss or the algorithm states, but only in runs with noise.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with
+            noise clip messages, to the bound that the loss or the algorithm states.
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
         relative_privacy: one number for each user, proportional to its target ε. The user with the largest number has
-            the target ε. None gives all users the target ε. It needs trust = "none", because in the other trust models
-            one noise protects all users of a round.
+            the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must be None,
+            because one noise protects all users of a round.
         noises: standard deviation of each user's noise divided by σ. The user with the most noise has 1. None if all
             users have the same ε. Set by calibration.
 

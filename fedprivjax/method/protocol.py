@@ -59,21 +59,21 @@ class Protocol(Decorated):
             steps.
         privacy: privacy object, such as `NoisyMessages(clip=1.0)`. It bounds what machines send, adds noise, and states
             the guarantee.
-        mu: target μ of Gaussian differential privacy (GDP). inf is non-private.
-        epsilon: target ε at the δ of the run. inf is non-private. With `NoisyRecords` or `NoisyRecordSteps`, it may be
-            one number for each machine.
-        noise_std: the noise itself, in place of a target. 0 is non-private. In most privacy objects, it is a standard
-            deviation per coordinate.
-        step_size: η, step size of the algorithm, or of its local steps if there are any. None is the default from
-            theory. If no theory gives a default, calibration raises Refusal.
+        mu: target μ of Gaussian differential privacy (GDP). With inf, the run is not private.
+        epsilon: target ε at the δ of the run. With inf, the run is not private. With `NoisyRecords` or
+            `NoisyRecordSteps`, it may be one number for each machine.
+        noise_std: the noise itself, in place of a target. With 0, the run is not private. In most privacy objects, it
+            is a standard deviation per coordinate.
+        step_size: η, step size of the algorithm, or of its local steps if there are any. None stands for the default
+            from theory. If no theory gives a default, calibration raises Refusal.
         step_scale: factor by which the given or default step size is multiplied.
         calibrate_to: rule that computes the noise from a target, a key of `fedprivjax.privacy.target.CALIBRATIONS`.
             "rule" is the method's own rule. "plan" is the smallest noise for the participation schedule that was
-            sampled for the run, so that the ε of the worst machine equals the target. It has no effect if `noise_std`
-            is given.
-        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
-            model. With a given adversary, the noise is the smallest that meets the target on the participation schedule
-            of the run.
+            sampled for the run, so that the ε of the worst machine equals the target. This setting has no effect if
+            `noise_std` is given.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None stands for the adversary of
+            the trust model. With a given adversary, the noise is the smallest that meets the target on the
+            participation schedule of the run.
         known: facts about the algorithm that calibration computes, such as the bound on its messages. None before
             calibration.
 
@@ -196,8 +196,8 @@ class Protocol(Decorated):
         Args:
             problem: the optimisation problem.
             state: state before the round.
-            inputs: the round's number, its participants and their records. Arrays have a fixed number of slots. Slots
-                without a participant are padding, with weight 0.
+            inputs: the round's number, its participants and their records. Arrays have a fixed number of slots for
+                participants. Slots without a participant are padding and have weight 0.
             noise: the round's noise, as returned by `noise`, or None in a run without noise.
             key: random key of the round.
         """
@@ -232,9 +232,9 @@ class Protocol(Decorated):
         """Return the mechanism that samples the run's noise, before it is scaled by `noise_std`.
 
         A sweep samples the noise once per seed. All its configurations, such as several clips or values of ε, use the
-        same sample and scale it. The mechanism must therefore not depend on the settings that are swept. The targets
-        that `privacy.noise_follows` names, such as "epsilon", are the exception: a sweep over one of them samples the
-        noise separately for each value of the target.
+        same sample and scale it. The mechanism must therefore not depend on swept settings, except the targets that
+        `privacy.noise_follows` names, such as "epsilon". A sweep over such a target samples the noise for each value of
+        the target.
 
         Args:
             problem: the optimisation problem.
@@ -267,9 +267,9 @@ class Protocol(Decorated):
         self.rounds.check(problem, plan)
 
     def event(self, problem: Problem, plan: Plan) -> Event:
-        """Return the privacy event of a run: everything that is released, and with which noise.
+        """Return the privacy event of a run: a description of all releases and their noise.
 
-        Accountants compute ε and μ from it. The protocol must be calibrated.
+        Accountants compute ε and μ from the event. The protocol must be calibrated.
 
         Args:
             problem: the optimisation problem.
@@ -286,9 +286,10 @@ class Protocol(Decorated):
     def calibrate(self, problem: Problem, plan: Plan, target: Target) -> Any:
         """Return a copy that can be run: its noise and step size are numbers.
 
-        In the copy, `noise_std` is set, and `mu` and `epsilon` are None. If `epsilon` has one number for each machine,
-        it stays, because it determines the ratios between the machines' noises. `step_size` is the default if it was
-        None. `known` holds facts about the algorithm that a run needs, such as the bound on its messages.
+        In the copy, `noise_std` is set, and `mu` and `epsilon` are None, except an `epsilon` of one number for each
+        machine. Such an `epsilon` stays, because it determines the ratios between the machines' noises. If `step_size`
+        was None, the copy has the default step size. `known` holds facts about the algorithm that a run needs, such as
+        the bound on its messages.
 
         Args:
             problem: the optimisation problem.
@@ -396,7 +397,7 @@ def pair(algorithm: Any = None, *, privacy: Any = None, **settings: Any) -> Pair
         settings: settings of the protocol by name, such as `epsilon` and `step_size`.
 
     Raises:
-        Refusal: if the two do not go together, or a setting is unknown.
+        Refusal: if the algorithm and the privacy object do not go together, or a setting is unknown.
     """
     needed, kind = privacy_for(type(algorithm)), type(privacy)
     if not needed:

@@ -29,21 +29,21 @@ EVERY_STEP = "every local step released (post-processing)"
 @final
 @struct.dataclass(kw_only=True)
 class NoisyRecordSteps(OwnRecords, WorkPrivacy):
-    """Gaussian noise in local steps of one record each; protects one record of a machine without a trusted server.
+    """Gaussian noise in local steps, each on one record; it protects one record without a trusted server.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the guarantee of
-            machine i relies on the Lipschitz constant L_i that the problem states for it: the noise of machine i is
-            computed from L_i. Messages are then clipped only to the largest L_i of all machines, so a wrong L_i is not
-            noticed. With a `clip`, the guarantee needs no assumption on the loss.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the noise and the
+            guarantee of machine i rely on the Lipschitz constant L_i that the problem states for this machine. Messages
+            are then clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the
+            guarantee needs no assumption on the loss.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
-            whole run. A custom `Sampler` must be public. Its attribute `repeats` must be True (a record may occur twice
-            in a round), or its attribute `one_pass` (a record occurs at most once in the whole run).
+            whole run. In a custom `Sampler`, `secret` must be False, and at least one of the attributes `repeats` and
+            `one_pass` must be True.
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. Every
             local step counts as one release. A machine therefore has R·K releases in R rounds.
-        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
-            1/n_i² for a machine with n_i records.
+        delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
+            a machine with n_i records, and None for the run's δ.
         relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
             has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
             target ε.
@@ -51,8 +51,8 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
         relation: always "replace-one", because a step uses exactly one record.
         trust: always "none": machines add the noise.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if an adversary saw every local step.
-    A message is post-processing of the steps.
+    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even against an adversary who sees every
+    local step. A message is post-processing of the noisy steps.
 
     Raises:
         Refusal: if a setting is invalid.

@@ -79,8 +79,8 @@ FREE = "needed_noise", "costs", "message_bits", "vectors_in_memory", "for_machin
 class Privacy(Part):
     """Base class of all privacy objects: the part of a protocol that adds noise and states the guarantee.
 
-    A privacy object defines `event`, which says what is released and with which noise, and `mechanism`, which samples
-    the noise. Guarantees name the class whose `event` they rely on.
+    A privacy object defines `event`, which describes all releases and their noise, and `mechanism`, which samples the
+    noise. Guarantees name the class whose `event` they rely on.
 
     If a subclass overrides a function that can change what is released, the parent's event may no longer be true. The
     subclass must then define `event` again, otherwise private runs raise Refusal. Functions that cannot change what is
@@ -89,17 +89,17 @@ class Privacy(Part):
     Attributes:
         noise_rule: rule that computes the noise from a target.
         noise_follows: names of the privacy targets on which the result of `mechanism` depends. With (), the default, a
-            sweep over privacy targets samples the noise once, and multiplies it by the `noise_std` of each target. A
-            subclass sets ("mu", "epsilon") if one sample cannot serve all targets, for example because the ratios of
-            machines' noises depend on ε. A sweep then samples the noise for each target.
-        weighs_machines: True if different weights of machines are taken into account, in messages and in `event`.
-        shares_noise: True if machines also share noise with each other. The function `event` does not count this noise,
-            but the function `sent_noise` does.
+            sweep over privacy targets samples the noise once, and multiplies it by the `noise_std` of each target. With
+            ("mu", "epsilon"), a sweep samples the noise for each target. A subclass needs this value if, for example,
+            the ratios of machines' noises depend on ε.
+        weighs_machines: True if the messages and `event` take different weights of machines into account.
+        shares_noise: True if machines also share noise with each other. `event` does not count this shared noise, but
+            `sent_noise` does.
         trust: trust model, a key of `fedprivjax.privacy.terms.TRUST`.
         for_machines: the only number of machines for which the object is defined, such as the size of a graph. None
             allows any number.
-        default_adversary: adversary of a protocol without the setting `adversary`. None is the adversary of the trust
-            model.
+        default_adversary: adversary of a protocol without the setting `adversary`. None stands for the adversary of the
+            trust model.
     """
 
     kind, decorator = "privacy object", PYTREE
@@ -124,7 +124,7 @@ class Privacy(Part):
         return without_host_settings(self)
 
     def event(self, facts: Any, noise_std: float) -> Event:
-        """Return the privacy event of a run: everything that is released, and with which noise.
+        """Return the privacy event of a run: a description of all releases and their noise.
 
         Args:
             facts: facts of the run, such as the problem and the participation schedule: `RunFacts`, or `WorkFacts` for
@@ -204,17 +204,17 @@ class Privacy(Part):
 
 
 class MessagePrivacy(Privacy):
-    """Base class of privacy objects for messages of records. They clip messages, add noise, and state the privacy.
+    """Base class of privacy objects that clip messages of records, add noise, and state the guarantee.
 
-    A custom privacy object is a `flax.struct.dataclass` that defines `event`, which says what is released and with
-    which noise, and `mechanism`, which samples the noise. By default, every record's message is clipped to `clip`, and
-    the server reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object that
-    releases something else also defines `release` and `messages`. The package's own privacy objects cannot be
+    A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. `event` describes all
+    releases and their noise, and `mechanism` samples the noise. By default, every record's message is clipped to
+    `clip`, and the server reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object
+    that releases another value also defines `release` and `messages`. The package's own privacy objects cannot be
     subclassed.
 
     Attributes:
-        clip: bound on the L2 norm of every record's message, enforced by clipping. None uses the bound that the loss or
-            the algorithm states, but only in runs with noise.
+        clip: bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with noise
+            clip messages, to the bound that the loss or the algorithm states.
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
             is above 1 if the object needs gradients at further points.
@@ -275,13 +275,12 @@ class MessagePrivacy(Privacy):
     def mean(self, problem: Problem, machine: Machine, inputs: RoundInputs, noise, key, bound) -> tuple[Any, dict]:
         """Return the noisy mean of a round's messages as the server reads it, and clipping metrics by name.
 
-        By default, the noisy mean is the sum that the function `total` returns, divided by the number that the function
-        `divisor` returns, plus the noise.
+        By default, the sum from `total` is divided by the number from `divisor`, and the noise is added.
 
         Args:
             problem: the optimisation problem.
-            machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`.
-                It is called with a function `gradient` that returns the gradient of the record's loss at a point. For a
+            machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is
+                called with a function `gradient` that returns the gradient of the record's loss at a point. For a
                 message with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, [d], or None in a run without noise.
@@ -297,8 +296,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             problem: the optimisation problem.
-            machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`.
-                It is called with a function `gradient` that returns the gradient of the record's loss at a point. For a
+            machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is
+                called with a function `gradient` that returns the gradient of the record's loss at a point. For a
                 message with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
             inputs: the round's participants and their records.
             bound: bound on the L2 norm to which each record's message is clipped, or None.
@@ -319,8 +318,8 @@ class MessagePrivacy(Privacy):
     def require_own_clip(self) -> None:
         """Raise Refusal if `clip` is None.
 
-        It is called if messages are not plain gradients, because the loss's Lipschitz constant does not bound their
-        norm.
+        It is called if messages are not plain gradients. The loss's Lipschitz constant does not bound the norm of such
+        messages.
         """
         if self.clip is None:
             raise Refusal(
@@ -337,8 +336,9 @@ class MessagePrivacy(Privacy):
             problem: the optimisation problem.
             message: message of one record.
             inputs: the round's participants and their records.
-            noise: the round's noise, or None in a run without noise. It is not added. By default, it only matters if
-                `clip` is None: messages are then clipped to `limits.bound` in a run with noise, otherwise not at all.
+            noise: the round's noise, or None in a run without noise. The noise is not added to the messages. By
+                default, `noise` matters only if `clip` is None: a run with noise then clips messages to `limits.bound`,
+                and a run without noise does not clip them.
             limits: `limits.reads` is the value that the server reads, such as `Mean()` for the mean of messages.
                 `limits.bound` is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.
@@ -349,7 +349,7 @@ class MessagePrivacy(Privacy):
     def enforced(self, limits: Limits, *, private: bool) -> Any:
         """Return the norm to which each record's message is clipped, or None for no clipping.
 
-        It is `clip`, if `clip` is not None. Otherwise, it is `limits.bound` in a run with noise, and None in a run
+        If `clip` is given, the norm is `clip`. Otherwise, it is `limits.bound` in a run with noise, and None in a run
         without noise.
 
         Args:
@@ -400,8 +400,8 @@ class MessagePrivacy(Privacy):
     def server_key(self, key: Any) -> Any:
         """Return a random key for the server's own random choices in a round.
 
-        It must be independent of the random numbers that `release` derives from `key`. By default, it is `key`, because
-        the default `release` uses no random numbers.
+        The result must be independent of the random numbers that `release` derives from `key`. By default, the result
+        is `key`, because the default `release` uses no random numbers.
 
         Args:
             key: random key of the round.
@@ -411,7 +411,7 @@ class MessagePrivacy(Privacy):
     def stored(self, server: Any) -> Any:
         """Return the part of the server's state that an intruder could read. Default: (), nothing.
 
-        It matters for pan-privacy, where the server's memory is read once.
+        It matters for pan-privacy, where an intruder reads the server's memory once.
         """
         return ()
 
@@ -437,7 +437,7 @@ class MessagePrivacy(Privacy):
     def server_noise(self, plan: Plan) -> float:
         """Return the standard deviation of a trusted server's noise in the first round, divided by `noise_std`.
 
-        It is the noise of the value that the server reads. Tests compare it with the noise of a run. Default: 1.
+        The noise is part of the value that the server reads. Default: 1.
 
         Args:
             plan: plan of the run: who takes part in each round, and which records each message uses.
@@ -476,8 +476,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             stated: bound that the loss or the algorithm states, with its assumptions.
-            plain: True if the message is the gradient at one point, False for other messages. By default, it is not
-                used. A subclass may use it to name the assumptions.
+            plain: True if the message is the gradient at one point, False for other messages. The default does not use
+                `plain`. A subclass may use it to name the assumptions.
         """
         if self.clip is None:
             return stated
@@ -494,8 +494,9 @@ class MessagePrivacy(Privacy):
     def planned(self, facts: RunFacts) -> dict[str, Any]:
         """Return new values for attributes of this object that must be set before the noise is calibrated.
 
-        Calibration calls it first, and then continues with a copy of this object in which the returned values replace
-        the attributes. An example is `{"epoch": 20.0}`, the number of rounds of an epoch. Default: {}, no change.
+        Calibration calls this function first, and continues with a copy of this object in which the returned values
+        replace the attributes. An example is `{"epoch": 20.0}`, the number of rounds of an epoch. Default: {}, no
+        change.
 
         Args:
             facts: facts of the run, such as the problem and the participation schedule.
@@ -505,9 +506,9 @@ class MessagePrivacy(Privacy):
     def of_noise(self, facts: RunFacts, noise_std: float, target: Target) -> dict[str, Any]:
         """Return new values for attributes of this object that depend on the calibrated noise.
 
-        Calibration calls it after it has found `noise_std`. The run then uses a copy of this object in which the
-        returned values replace the attributes. For example, an object whose noise consists of random bits may return
-        the number of bits, `{"trials": 300}`. Default: {}, no change.
+        Calibration first finds `noise_std`, and then calls this function. The run uses a copy of this object in which
+        the returned values replace the attributes. For example, an object whose noise consists of random bits may
+        return the number of bits, `{"trials": 300}`. Default: {}, no change.
 
         Args:
             facts: facts of the run, such as the problem and the participation schedule.

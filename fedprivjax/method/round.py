@@ -46,18 +46,18 @@ class RoundInputs(NamedTuple):
 
     Attributes:
         round: number of the round, from 1.
-        samples: indices of the records in each slot: [per_round] for one record each, [per_round, width] for
-            minibatches.
+        samples: indices of the records in each slot. The shape is [per_round] if every slot uses one record, and
+            [per_round, width] for minibatches.
         machine: index of the machine in each slot, [per_round].
         participation: number of rounds in which the machine in each slot has taken part, including this round;
             [per_round].
         weights: weight of each record, [per_round, width], 0 for padding. None if each slot has one record of weight 1.
         present: 1 for slots with a participant, 0 for empty slots, [per_round]. None if no slot is empty.
         expected: expected number of participants of a round. None if all rounds have equally many participants.
-        late: None if all participants compute their messages from the server's newest state. In an asynchronous run, a
-            message may be based on an earlier state of the server. `late` is then a `LateInputs`. For each slot, it has
-            the index of the stored server message that the participant received, and the weight of the participant's
-            own message in the server's sum.
+        late: None if all participants compute their messages from the server's newest state. In an asynchronous run, it
+            is a `LateInputs`, because a message may be based on an earlier state of the server. For each slot, the
+            `LateInputs` has the index of the stored server message that the participant received. It also has the
+            weight of the participant's own message in the server's sum.
     """
 
     round: Any
@@ -86,24 +86,21 @@ class RoundInputs(NamedTuple):
 
 
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None) -> tuple[Any, dict]:
-    """Return the weighted sum of the messages of all records in a round, each first clipped to norm `bound` if given.
-
-    For a linear predictor, the sum is one matrix product. For other models without a clip, it is computed from the
-    gradient of the weighted sum of all losses, at each point of the message. With a clip, records' messages are
-    computed in chunks. If a run is divided over several devices, each device sums its part of the participants.
+    """Return the weighted sum of all records' messages in a round, after clipping each of them to norm `bound`.
 
     Args:
         problem: the optimisation problem.
-        machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`. It is
-            called with a function `gradient` that returns the gradient of the record's loss at a point. For a message
-            with two gradients, `gradient(x, y)` returns the pair of gradients at x and y. The message must be linear in
-            the gradients.
+        machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is called
+            with a function `gradient` that returns the gradient of the record's loss at a point. For a message with two
+            gradients, `gradient(x, y)` returns the pair of gradients at x and y. The message must be linear in the
+            gradients.
         inputs: the round's participants and their records.
-        bound: bound on the L2 norm of a record's message, or None.
+        bound: bound on the L2 norm of a record's message, or None for no clipping.
 
     Returns:
         The sum, a pytree like the parameters, and metrics by name. If messages are clipped, these are `clipped_share`,
-            the fraction of messages longer than the bound, and `message_norm`, their mean norm before clipping.
+            the fraction of messages longer than the bound, and `message_norm`, the mean norm of the messages before
+            clipping.
     """
     samples, machines, weights = inputs.samples, inputs.machine, inputs.weights
     if devices() > 1:
@@ -152,9 +149,9 @@ def cohort_messages(problem: Problem, machine: Machine, inputs: RoundInputs, bou
 
     Args:
         problem: the optimisation problem.
-        machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`. It is
-            called with a function `gradient` that returns the gradient of the record's loss at a point. For a message
-            with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
+        machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is called
+            with a function `gradient` that returns the gradient of the record's loss at a point. For a message with two
+            gradients, `gradient(x, y)` returns the pair of gradients at x and y.
         inputs: the round's participants and their records.
         bound: bound on the L2 norm to which each record's message is clipped, or None.
     """
@@ -182,13 +179,14 @@ def weighted(vectors, weights):
 def messages(problem: Problem, machine: Machine, examples) -> Outer | Dense:
     """Return the message of each record, along a leading axis.
 
-    For linear predictors, messages stay factored as residual ⊗ features (`Outer`), otherwise they are dense (`Dense`).
+    For linear predictors, messages stay factored as residual ⊗ features (`Outer`). For other models, they are dense
+    arrays (`Dense`).
 
     Args:
         problem: the optimisation problem.
-        machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`. It is
-            called with a function `gradient` that returns the gradient of the record's loss at a point. For a message
-            with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
+        machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is called
+            with a function `gradient` that returns the gradient of the record's loss at a point. For a message with two
+            gradients, `gradient(x, y)` returns the pair of gradients at x and y.
         examples: features and labels (or other data) of the records, leaves with a leading axis.
     """
     return jax.vmap(lambda example: machine(oracle(problem.model.gradients, example)))(examples)

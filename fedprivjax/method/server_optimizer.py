@@ -35,14 +35,14 @@ class ServerOptimizer:
 
     The use of the protocol's step size depends on `factory`, the function that makes the optimiser:
 
-    * If it has an argument `learning_rate`, such as `optax.adam`, it receives the step size as its learning rate.
-    * If it returns a schedule, the step size is multiplied by the values of the schedule.
-    * If it returns any other transformation, the updates are multiplied by minus the step size.
-    * A transformation in place of a function, such as `optax.adam(0.1)`, has its own learning rate and no numbers to
-      sweep. Its updates are multiplied by the protocol's step size. The default step size is 1 in this case.
+    * If `factory` has an argument `learning_rate`, as `optax.adam` has, the learning rate is the step size.
+    * If `factory` returns a schedule, the step size is multiplied by the values of the schedule.
+    * If `factory` returns any other transformation, its updates are multiplied by minus the step size.
+    * If `factory` is itself a transformation, such as `optax.adam(0.1)`, its updates are multiplied by the step size,
+      which is 1 by default. Such a transformation has its own learning rate and no numbers to sweep.
 
-    Some methods with local steps have a setting `server_step`. At their server, it takes the place of the step size. It
-    must be left out with a transformation in place of a function, whose updates are then used unchanged.
+    Some methods with local steps have a setting `server_step`, which replaces the step size at the server. If `factory`
+    is itself a transformation, `server_step` must be left out. The transformation's updates are then used unchanged.
 
     Changing a static setting recompiles. Static settings are integers, flags, names, and numbers that decide a branch
     of an optax schedule.
@@ -149,7 +149,7 @@ class ServerOptimizer:
     def made(self, step: Any = 1.0) -> "optax.GradientTransformation":
         """Return the optax transformation for a step size. Its updates are added to the parameters.
 
-        * If `factory` has an argument `learning_rate`, such as `optax.adam`, it is called with the step size.
+        * If `factory` has an argument `learning_rate`, as `optax.adam` has, the learning rate is the step size.
         * If `factory` returns a schedule, the updates are minus the step size times the schedule times the gradient.
         * If `factory` returns any other transformation, its updates are multiplied by minus the step size.
         * If `factory` is itself a transformation, such as `optax.adam(0.1)`, its updates are multiplied by the step
@@ -200,9 +200,9 @@ class ServerOptimizer:
             params: parameters, of which only the shapes matter.
 
         Raises:
-            Refusal: if `factory`, the function that makes the optimiser (such as `optax.adam`), raises an exception or
-                does not return an optax transformation or schedule. Also if the optimiser's state is not a pytree of
-                arrays of fixed shapes, or if its updates have other shapes than the parameters.
+            Refusal: if `factory`, the function that makes the optimiser, raises an exception or returns no optax
+                transformation or schedule. Refusal is also raised if the optimiser's state is not a pytree of arrays of
+                fixed shapes, or if the updates have other shapes than the parameters.
         """
         leaves, tree = jax.tree.flatten(params)
         server_checks.check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)
@@ -210,8 +210,8 @@ class ServerOptimizer:
     def mean_length(self, params, norm: float, rounds: int) -> float:
         """Return the mean L2 norm of the optimiser's updates in a run in which all gradients are equal.
 
-        The learning rate is 1. The default step size of plain steps is multiplied by `norm` and divided by this length.
-        A run with the optimiser then moves as far as one with plain steps.
+        The learning rate is 1. The default step size with an optimiser is the default of plain steps, multiplied by
+        `norm` and divided by this mean norm. A run with the optimiser then moves as far as a run with plain steps.
 
         Args:
             params: parameters, of which only the shapes matter.

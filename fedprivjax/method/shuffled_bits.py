@@ -57,17 +57,17 @@ class BitMean(PrivateMean):
     random noise bits. A shuffler hides which user sent which bit.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, messages are
-            clipped to the bound that the loss or the algorithm states, but only in runs with noise.
-        levels: g, number of steps into which the range of a coordinate is divided for rounding. Default: ⌈max(2√n,
-            16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with
+            noise clip messages, to the bound that the loss or the algorithm states.
+        levels: g, number of steps into which the range [−C, C] of a coordinate is divided for rounding. Default:
+            ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
         rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε. Let Δ be the L2
-            norm, in steps, of the change of a user's vector if its record is replaced. Before rounding, Δ is at most g.
-            After rounding, "coupled" bounds Δ by g + √d, and "independent" by g + 2√d. "averaged" averages over the
-            random rounding. If d ≤ 4g², the resulting ε is about that of Δ = √(g² + d/4). All three are valid, and
-            "averaged" gives the smallest ε.
-        accounting: "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with the same variance (an
-            approximation without proof), or "paper" for the ε that Cheu et al. 2022 claim.
+            norm of the change of a user's vector if its record is replaced, in steps of 2C/g. Before rounding, Δ is at
+            most g, because the change is at most 2C. After rounding, "coupled" bounds Δ by g + √d, and "independent" by
+            g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε is about that of Δ = √(g²
+            + d/4). All three bounds are valid, and "averaged" gives the smallest ε.
+        accounting: "exact" for a proved ε, or "paper" for the ε that Cheu et al. 2022 claim. "gaussian-limit" is the ε
+            of Gaussian noise with the same variance, an approximation without proof.
         honest: fraction of a round's users who are assumed to add their noise bits. The guarantee counts the noise of
             these users only.
         vector_sum: the `VectorSum` of the run, which has the numbers of levels and of noise bits; set by calibration.
@@ -113,8 +113,8 @@ class BitMean(PrivateMean):
 
         Args:
             problem: the optimisation problem.
-            machine: message of one record as a function of its gradients, such as `lambda gradient: 2 * gradient(w)`.
-                It is called with a function `gradient` that returns the gradient of the record's loss at a point. For a
+            machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is
+                called with a function `gradient` that returns the gradient of the record's loss at a point. For a
                 message with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
             inputs: the round's participants and their records.
             noise: the round's noise bits, from `round_noise`, or None in a run without noise.

@@ -153,7 +153,7 @@ class VectorSum:
     # ---- numbers, on the host
 
     def totals(self, users) -> np.ndarray:
-        """Return the number of noise bits of n users per coordinate, n·q for q = `trials`; int64.
+        """Return n·q, the number of noise bits of n users per coordinate, for q = `trials`; int64.
 
         Args:
             users: n, a number or an array of numbers.
@@ -161,7 +161,7 @@ class VectorSum:
         return np.asarray(users, np.int64) * int(self.trials)
 
     def moments(self, vectors) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean and the variance of the estimated sum for given vectors, float64 [d] each.
+        """Return the mean and the variance of the estimated sum for given vectors, two float64 arrays [d].
 
         The mean is the exact sum. The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)), for D = `bound`, g =
         `levels`, q = `trials`, p = `probability` and n users. Here f_i is the fractional part of (x_i + D)·g/(2D),

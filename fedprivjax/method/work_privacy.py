@@ -57,12 +57,12 @@ class WorkFacts(NamedTuple):
 class WorkPrivacy(Privacy):
     """Base class of privacy objects of methods with local steps.
 
-    A custom privacy object is a `flax.struct.dataclass` that defines `event`, which says what is released and with
-    which noise, and `mechanism`, which samples the noise. For noise in local steps, it also defines `step_noise`, which
-    returns the noise of one step. For noise in messages or in their mean, it overrides some of these functions:
+    A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. `event` describes all
+    releases and their noise, and `mechanism` samples the noise. For noise in local steps, it also defines `step_noise`,
+    which returns the noise of one step. For noise in messages or in their mean, it overrides some of these functions:
 
-    * At a machine, `bounded` clips the whole message, `sent` adds noise to it, and `encoded` compresses it. By default,
-      they leave the message unchanged.
+    * At a machine, `bounded` clips the whole message, `sent` adds noise to the message, and `encoded` compresses it. By
+      default, these functions leave the message unchanged.
     * At the server, `divisor` returns the number by which the sum of the messages is divided, by default the sum of
       their weights. `read` returns the mean that the server reads, by default without noise.
 
@@ -177,7 +177,7 @@ class WorkPrivacy(Privacy):
     def encoded(self, message: Any, key: jax.Array, facts: Facts) -> Any:
         """Return the message that the server obtains if a machine encodes `message`. Default: unchanged.
 
-        This is the result of encoding and decoding together, for example the message after quantisation.
+        The result includes encoding and decoding. For example, it is the message after quantisation.
 
         Args:
             message: message that the machine sends, with its noise.
@@ -200,9 +200,9 @@ class WorkPrivacy(Privacy):
     def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> Any:
         """Return the round's noise, in the form in which other functions of this object receive it.
 
-        If the attribute `at_machines` is False, `read` adds the noise to the mean. By default, it is then the
-        mechanism's sample times `noise_std`. If `at_machines` is True, every machine samples its own noise. By default,
-        the result is then a pair: a random key, and the standard deviations of the participants' noise, [per_round].
+        If the attribute `at_machines` is False, `read` adds the noise to the mean. The default result is then the
+        mechanism's sample times `noise_std`. If `at_machines` is True, every machine samples its own noise. The default
+        result is then a pair: a random key, and the standard deviations of the participants' noise, [per_round].
 
         Args:
             drawn: the mechanism's sample for the round. If `at_machines` is True, it is a pair: a random key, and each
@@ -282,14 +282,14 @@ class WorkPrivacy(Privacy):
 
     @property
     def shows_clipping(self) -> bool:
-        """True if a message shows whether it was clipped, as the bit of an adaptive clip does."""
+        """True if a message shows whether it was clipped. An example is the bit of an adaptive clip."""
         return self.adaptive
 
     def server_noise(self, plan: Plan) -> float:
         """Return the standard deviation of a trusted server's noise in the first round, divided by `noise_std`.
 
-        It is 1 with independent noise. With an `AdaptiveClip`, the noise is that of the sum of the messages, otherwise
-        that of their mean.
+        With independent noise, it is 1. With an `AdaptiveClip`, the noise is part of the sum of the messages.
+        Otherwise, the noise is part of their mean.
 
         Args:
             plan: plan of the run: who takes part in each round, and which records each message uses.
@@ -303,8 +303,8 @@ class WorkPrivacy(Privacy):
     def check_late(self, protocol: str) -> None:
         """Raise Refusal, because the guarantee is not proved for machines that answer some rounds late.
 
-        It is called only if machines answer late. A subclass whose guarantee covers late answers overrides it, so that
-        it does not raise.
+        It is called only if machines answer late. A subclass whose guarantee covers late answers overrides this
+        function, and does not raise.
 
         Args:
             protocol: name of the protocol, for the error message.
@@ -335,8 +335,8 @@ class WorkPrivacy(Privacy):
     def of_noise(self, facts: WorkFacts, noise_std: float) -> dict[str, Any]:
         """Return new values for attributes of this object that depend on the calibrated noise.
 
-        Calibration calls it after it has found `noise_std`. The run then uses a copy of this object in which the
-        returned values replace the attributes. Default: {}, no change.
+        Calibration first finds `noise_std`, and then calls this function. The run uses a copy of this object in which
+        the returned values replace the attributes. Default: {}, no change.
 
         Args:
             facts: facts of the run, such as the problem and the participation schedule.
@@ -350,8 +350,8 @@ class WorkPrivacy(Privacy):
     def encoded_norm(self, dimension: int) -> float | None:
         """Return the bound to which the server clips encoded messages before it adds noise. Default: None.
 
-        With None, encoded messages are not clipped. A trusted server needs a finite bound, because its noise is
-        calibrated to this bound.
+        With None, encoded messages are not clipped. A trusted server needs a finite bound, because the server's noise
+        is calibrated to this bound.
 
         Args:
             dimension: number of coordinates of a machine's message.

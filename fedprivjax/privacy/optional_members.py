@@ -58,7 +58,7 @@ class OfPrivacy(Optionals):
         several_epochs: True if the event accounts for public reuse of samples in several rounds.
         weighs_machines: True if messages and event include the factors `Problem.message_factors`.
         protects_machines: True if the guarantee protects all records of a machine at once, False if one record.
-        shows_clipping: True if a message shows whether it was clipped, such as by the bit of an adaptive clip.
+        shows_clipping: True if a message shows whether it was clipped. An example is the bit of an adaptive clip.
         for_machines: the only number of machines for which the privacy is defined, as on a graph, or None for any.
     """
 

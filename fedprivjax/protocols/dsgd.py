@@ -51,8 +51,8 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
             "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
-        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
-            1/n_i² for a machine with n_i records.
+        delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
+            a machine with n_i records, and None for the run's δ.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.
@@ -66,8 +66,8 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             `optax.adam(0.1)`, whose updates are multiplied by `step_size`, usually 1. `ServerOptimizer` lists further
             forms. None is the plain step. The setting has this name in all methods, although there is no server here.
 
-    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records, or for adding or removing
-    one (`relation`). Averaging is post-processing.
+    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for one of its records, under the neighbouring relation
+    `relation`. Averaging is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.

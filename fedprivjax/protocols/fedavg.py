@@ -163,8 +163,8 @@ class FedAvg(Protocol):
             `local_steps`.
         rate: public probability with which a local step uses each record, for sampler = "poisson" only. The sum is
             still divided by B. Default: B divided by the machine's number of records.
-        trust: "none" or "server". A trusted server adds the noise itself, otherwise the machines add it. Default:
-            "server" with unit = "machine", else "none".
+        trust: "server" if a trusted server adds the noise, or "none" if the machines add it. Default: "server" with
+            unit = "machine", otherwise "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
             unit = "machine" and "add-or-remove-one", a machine is removed by setting its updates to zero. With unit =
             "record", "add-or-remove-one" needs Poisson samples of a public `rate`.
@@ -201,7 +201,7 @@ class FedAvg(Protocol):
     participants are proportional to them.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, under the neighbouring relation
-    `relation`. The adversary is the one of the trust model `trust`.
+    `relation`. The trust model `trust` determines the adversary.
 
     Raises:
         Refusal: if a setting is invalid, or no theorem covers the combination of settings. Also if more than one of

@@ -150,15 +150,15 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             relies on the Lipschitz constant that the problem states.
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. Every local step
             counts as one release. A machine therefore has R·K releases in R rounds.
-        delta: δ of every machine, or one number for each, at most the run's δ. Default: the run's δ. "records" is
-            1/n_i² for a machine with n_i records.
+        delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
+            a machine with n_i records, and None for the run's δ.
         relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
             has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
             target ε. Leave it out if `epsilon` is a list.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
-            whole run. A custom `Sampler` must be public. Its attribute `repeats` must be True (a record may occur twice
-            in a round), or its attribute `one_pass` (a record occurs at most once in the whole run).
+            whole run. In a custom `Sampler`, `secret` must be False, and at least one of the attributes `repeats` and
+            `one_pass` must be True.
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.
@@ -176,8 +176,8 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             participation schedule.
         adversary: adversary against whom the guarantee holds. None is an adversary who sees every local step.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even if an adversary saw every local step.
-    A message is post-processing of the steps. For linear losses, stronger guarantees are known.
+    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even against an adversary who sees every
+    local step. A message is post-processing of the noisy steps. For linear losses, stronger guarantees are known.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.

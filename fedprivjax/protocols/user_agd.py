@@ -141,13 +141,13 @@ class UserAGD(UserSettings):
             "shuffler". Let Δ be the L2 distance, in steps, by which a user's vector changes if the user's record is
             replaced. Before rounding, Δ is at most g. After rounding, "coupled" bounds Δ by g + √d, and "independent"
             by g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε is about that of Δ =
-            √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
+            √(g² + d/4). All three bounds are valid, and "averaged" gives the smallest ε.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
             counts the noise of these users only.
         relative_privacy: one number for each user, proportional to its target ε. The user with the largest number has
-            the target ε. None gives all users the target ε. It needs trust = "none".
+            the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must be None.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
         noises: each user's noise divided by the largest noise; set by `calibrate`.
         strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.

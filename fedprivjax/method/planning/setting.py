@@ -31,8 +31,8 @@ class Setting:
 
     Attributes:
         machines: M, number of machines.
-        per_round: m, number of machines in a round. They are a uniformly random subset in every round, or all machines
-            if m = M.
+        per_round: m, number of machines that take part in a round. If m < M, every round has a uniformly random subset
+            of the machines.
         samples: n, number of records of a machine.
         dimension: d, number of parameters of the model.
         epsilon: target ε of every machine.

@@ -64,8 +64,8 @@ class Use:
         drafts: function from a `Setting` to candidates. The candidate with the smallest error bound represents the
             method.
         passes: number of passes over machines' records in a pilot run, a run on synthetic data that tests the method
-            (`fedprivjax plan --pilot`). If it is None, the pilot run has as many rounds as the plan that the theory
-            chose. Set a number if the theory chooses impractically many rounds.
+            (`fedprivjax plan --pilot`). If it is None, the pilot run has the number of rounds that the theory chooses.
+            Set a number if the theory chooses impractically many rounds.
         iterate: name of the iterate (`Algorithm.iterates`) whose accuracy a pilot run reports, or None for the output.
     """
 
@@ -83,7 +83,7 @@ class Bound:
         kind: kind of bound, a key of `fedprivjax.method.planning.uses.KINDS`, such as "explicit".
         of: bounded quantity: "population" for the excess population loss, "training" for the excess training loss, or
             "gradient" for the norm of the gradient of the training loss.
-        theorem: theorem that proves the bound. If there is no bound, the reason.
+        theorem: theorem that proves the bound. If there is no bound, it is the reason.
         terms: value of each term, by its name in `fedprivjax.method.planning.uses.TERMS`. Empty if there is no bound.
     """
 

@@ -145,7 +145,8 @@ class BinomialSums(RecordAccountant):
         rounding: bound on the effect of random rounding on ε. Let Δ be the L2 distance, in steps, by which a user's
             vector changes if the user's record is replaced. Before rounding, Δ is at most g. After rounding, "coupled"
             bounds Δ by g + √d, and "independent" by g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g²,
-            the resulting ε is about that of Δ = √(g² + d/4). All three are valid, and "averaged" gives the smallest ε.
+            the resulting ε is about that of Δ = √(g² + d/4). All three bounds are valid, and "averaged" gives the
+            smallest ε.
         accounting: "exact" for a proved upper bound on ε. "gaussian-limit" for the ε of Gaussian noise with the same
             variance, an approximation without proof. "paper" for the ε claimed by Cheu et al. 2022.
     """
