@@ -41,8 +41,8 @@ def as_maps(said: Said | Sequence[Said]) -> tuple[FeatureMap, ...]:
     """Return feature maps as a tuple of `FeatureMap` objects.
 
     Args:
-        said: one feature map, or several in the order of their application. Each is an object, a name such as
-            "scattering", or a dictionary of settings with the name as `kind`.
+        said: one feature map, or several in the order of their application. Each is a `FeatureMap`, a name such as
+            "scattering", or a dictionary of settings, whose key `kind` is the name.
 
     >>> as_maps(["scattering", {"kind": "group_norm", "groups": 27}])
     (Scattering(scales=2, angles=8, order=2), GroupNorm(groups=27, floor=1e-05))
@@ -80,8 +80,8 @@ def built_in(each: FeatureMap) -> bool:
 def cache() -> Path | None:
     """Return the folder in which outputs of slow feature maps are stored, or None if nothing is stored.
 
-    It is a subfolder of the package's cache folder, which the environment variable `$FEDPRIVJAX_CACHE` can change. The
-    result is None if that variable is set to an empty text. The files in the folder may be deleted at any time.
+    The folder lies in the package's cache folder, which the environment variable `$FEDPRIVJAX_CACHE` can change. If
+    `$FEDPRIVJAX_CACHE` is set to an empty text, nothing is stored. The files in the folder may be deleted at any time.
     """
     folder = cache_folder()
     return None if folder is None else folder / "features"
@@ -155,20 +155,20 @@ def mapped(
     """Return a dataset whose features are transformed by one or several feature maps.
 
     The maps are applied in order. They receive an image as [height, width, channels], without the constant feature that
-    may follow it. The map `Constant` can append a constant again. Features that are not an image are passed as they
-    are. If a map is slow, such as `Scattering`, its output is stored on disk, and later calls with the same data and
-    maps read it from there. Maps after the last slow map are computed at each call.
+    may follow it. The map `Constant` can append a constant again. Features that are not an image are passed unchanged.
+    The output of a slow map, such as `Scattering`, is stored on disk. Later calls with the same data and maps read the
+    stored output. Maps after the last slow map are computed at each call.
 
-    **Privacy.** An example's features are a public function of that example alone, so every per-record guarantee
+    **Privacy.** An example's new features are a public function of that example alone, so every per-record guarantee
     remains valid. A custom map is applied to one example at a time, so it cannot mix examples. The new `feature_bound`
-    is derived from the dataset's own bound, and holds for every example.
+    is derived from the bound of the given dataset, and holds for every example.
 
     Args:
         dataset: dataset to transform.
-        maps: one or several feature maps, each a `FeatureMap`, a name such as "scattering", or a dictionary of settings
-            with the name as `kind`.
-        picture: (height, width) or (height, width, channels) of the image that a feature vector starts with, row by
-            row. Give it if the dataset does not state it.
+        maps: one or several feature maps. Each is a `FeatureMap`, a name such as "scattering", or a dictionary of
+            settings, whose key `kind` is the name.
+        picture: shape of the image at the start of a feature vector, (height, width) or (height, width, channels). The
+            image is stored row by row. None takes the attribute `picture` of the dataset.
         keep: True to store outputs of slow maps in the folder `cache()`, a path to store them in another folder, or
             False not to store them.
         say: progress callback, called with text.
@@ -178,11 +178,11 @@ def mapped(
         `population`, `noise_lipschitz` and `raw_rows`.
 
     Raises:
-        Refusal: if a map does not fit its input or has unknown settings. Nothing is computed then.
+        Refusal: if a map does not fit its input or has unknown settings. It is raised before anything is computed.
 
-    Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, 1.1 GB in float32. The
-    cache stores them on disk. The output of further maps is a second array, in memory. A problem with these features
-    has its own arrays.
+    Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, or 1.1 GB in float32. They
+    are stored on disk. The output of further maps is a second array, in memory. A problem with the features has its own
+    arrays.
 
     >>> from fedprivjax import datasets
     >>> small = mapped(datasets.load("digits"), ["pooling", "unit_norm"])

@@ -18,15 +18,15 @@ Shape = tuple[int, ...]
 
 
 class FeatureMap(Decorated):
-    """Base class of feature maps: fixed functions of single examples, which have no privacy cost.
+    """Base class of feature maps: fixed functions of single examples.
 
-    Subclasses are frozen dataclasses of their settings. They define the output's shape, a bound on its norm, and the
-    map itself. A custom map is called under `jax.vmap`. It therefore sees one example at a time and cannot mix
-    examples. A map that mixes examples would void per-record guarantees.
+    Subclasses are frozen dataclasses of their settings. They define the methods `shape`, `bound` and `__call__`. A
+    feature map has no privacy cost, because its output for an example depends on no other example. To ensure this,
+    custom maps are called under `jax.vmap`, with one example at a time.
 
     Attributes:
-        cached: True if the output should be stored on disk, for a slow map. The map's `repr` identifies the stored
-            output, and must therefore show all settings.
+        cached: True for a slow map, whose output is stored on disk. The map's `repr` identifies the stored output, and
+            must therefore show all settings.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class FeatureMap(Decorated):
         raise Undefined(f"{type(self).__name__} must define shape(shape)")
 
     def bound(self, shape: Shape, bound: float) -> float:
-        """Return a bound on the output's L2 norm for every example of this shape with L2 norm at most `bound`."""
+        """Return a bound on the output's L2 norm for every example of shape `shape` with L2 norm at most `bound`."""
         raise Undefined(f"{type(self).__name__} must define bound(shape, bound)")
 
     def __call__(self, examples: Any) -> jax.Array:
@@ -79,11 +79,10 @@ class GroupNorm(FeatureMap):
 
         x ↦ (x − mean)/√(variance + floor)        over all positions and channels of one group of one example
 
-    The mean and variance are those of the group in this one example. A normalised group of n numbers has L2 norm below
-    √n for every example. No statistic over several examples is used.
+    A normalised group of n numbers has L2 norm below √n. No statistic over several examples is used.
 
     Attributes:
-        groups: number of equal groups of neighbouring channels. None is a group for each channel.
+        groups: number of groups of neighbouring channels, all of equal size. With None, every channel is a group.
         floor: constant added to the variance, so that a group of equal numbers becomes zero.
 
     Source: Wu & He 2018, Group Normalization.

@@ -84,18 +84,19 @@ def _folded(values: np.ndarray, height: int, width: int) -> np.ndarray:
 class Scattering(FeatureMap):
     """Feature map of the scattering transform: local means of an image's absolute wavelet coefficients.
 
-    Every channel of the image is transformed separately.
+    Every channel of the image is transformed separately. The first output channel is the smoothed image. Output
+    channels of first order are the smoothed absolute values of the image's Morlet wavelet coefficients. For second
+    order, wavelets of larger scales are applied to these absolute values before smoothing. The absolute values of the
+    new coefficients are then smoothed.
 
-    The first output channel is the smoothed image. The next ones, of first order, are smoothed absolute values of its
-    Morlet wavelet coefficients. The last ones, of second order, apply the wavelets once more to these absolute values
-    before they are smoothed. For J `scales` and L `angles`, there are 1 + J·L + L²·J·(J − 1)/2 channels at every 2^J-th
-    pixel. By default, 28 × 28 pixels give 81 × 7 × 7 numbers. Images are first extended by reflection, 2^J pixels on
-    each side. Coefficients of scale j are computed at every 2^j-th pixel.
+    For J `scales` and L `angles`, each channel of the image gives 1 + J·L output channels up to first order, and
+    L²·J·(J − 1)/2 of second order. The output has every 2^J-th pixel. By default, a grey image of 28 × 28 pixels gives
+    7 × 7 × 81 numbers. Images are first extended by reflection, by 2^J pixels on each side.
 
     Attributes:
         scales: number of scales J. Both sides of an image must be multiples of 2^J, and larger than it.
         angles: number of angles L in half a turn.
-        order: 1 for channels up to first order only, or 2 for all.
+        order: largest order of the output channels, 1 or 2.
 
     Source: Bruna & Mallat 2013, Invariant Scattering Convolution Networks.
 
