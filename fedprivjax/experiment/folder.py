@@ -205,10 +205,10 @@ def remove_chunks(folder: Path, *, linked: bool = False) -> None:
 def load(folder: str | Path) -> dict[str, xr.Dataset]:
     """Return the results in a folder of `fedprivjax run`, as one xarray dataset per protocol.
 
-    The datasets are keyed by the protocols' labels in the experiment file, and are read into memory.
+    The result is keyed by the protocols' labels in the experiment file. All datasets of results are read into memory.
 
     Raises:
-        Refusal: if the file of results is missing, a link, or cannot be read.
+        Refusal: if the file of results is missing, is a symbolic link, or cannot be read.
     """
     return read(folder)[0]
 
@@ -217,7 +217,7 @@ def read(folder: str | Path) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
     """Load the results of a folder as `load_file` does.
 
     Raises:
-        Refusal: if the file of results is missing, a link, or cannot be read.
+        Refusal: if the file of results is missing, is a symbolic link, or cannot be read.
     """
     file = Path(folder) / RESULTS
     if not file.is_file():

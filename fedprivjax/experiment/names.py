@@ -162,7 +162,7 @@ def taken_by(found: Any) -> frozenset[str]:
 def made(what: str, path: str, found: Any, options: Mapping[str, Any], kind: type) -> Any:
     """Return the object that an experiment file names by an import path, such as `module:Class`.
 
-    A class or function is called with the options of the file. Any other object is returned unchanged.
+    A class or function is called with `options`. Any other object is returned unchanged.
 
     Args:
         what: noun for the object in messages, such as "loss".

@@ -30,8 +30,8 @@ class Results(Mapping[str, xr.Dataset]):
 
     Attributes:
         folder: results folder, or the folder of the file that was loaded.
-        datasets: one dataset per protocol, by label. Its dimensions are the swept settings of the experiment, the
-            settings that are swept for this protocol alone, `seed` and `round`.
+        datasets: one dataset of results per protocol, by label. Its dimensions are `seed`, `round`, the swept settings
+            of the experiment, and the settings that are swept for this protocol alone.
         provenance: how the results were computed, by name: versions, commit, date, wall time, computer, checksums of
             the data.
         settings: text of the experiment file that was run (`spec.toml` in the folder), or empty if unknown.
@@ -115,12 +115,10 @@ class Results(Mapping[str, xr.Dataset]):
 
 
 def load(results: str | Path) -> Results:
-    """Return the results in a folder, or in one netCDF file, such as the file `results.nc` of a folder.
-
-    The field `settings` of the result is the text of the experiment file that was run.
+    """Return the results of an experiment from a results folder, or from a netCDF file.
 
     Args:
-        results: results folder of `fedprivjax run`, or a netCDF file of results.
+        results: results folder of `fedprivjax run`, or a netCDF file such as `results.nc` of this folder.
 
     Raises:
         Refusal: if a file is missing or cannot be read.

@@ -46,23 +46,23 @@ def run(
     progress: Progress | None = None,
     done: Done | None = None,
 ) -> dict[str, xr.Dataset]:
-    """Run an experiment, and return one xarray dataset per protocol, by its label.
+    """Run an experiment, and return one xarray dataset of results per protocol, by label.
 
     The dimensions of a dataset are the swept settings, `seed` and `round`.
 
     If the experiment has a section `[tuning]`, hyper-parameters are first chosen by runs on the data that this section
-    names. The datasets then hold only the chosen hyper-parameters.
+    names. The returned datasets then hold only the runs with the chosen hyper-parameters.
 
     Args:
         experiment: settings, as `experiment.load` returns them.
         folder: results folder to write, for `fedprivjax.load` and `fedprivjax report`; None writes nothing.
         resume: True to resume a stopped run in the folder, or to load its finished results.
         progress: progress callback, called with (finished runs, all runs).
-        done: dictionary of the sweeps that were already run in this process, for reuse between experiments. New sweeps
-            are added to it. None reuses nothing.
+        done: dictionary of sweeps that were already run in this process, for reuse between experiments. The call adds
+            its sweeps to this dictionary. None reuses nothing.
 
     Raises:
-        ValueError: before anything is compiled, if settings are invalid or the folder holds other results.
+        ValueError: if settings are invalid or the folder holds other results. It is raised before anything is compiled.
     """
     if folder is not None:
         from_first(lambda: results_folder.check_settings(folder, experiment, resume=resume))

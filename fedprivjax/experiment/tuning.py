@@ -147,14 +147,14 @@ class Choice:
 
     Attributes:
         values: chosen values of the settings in the grid, by name.
-        score: mean of a metric over the runs with the chosen values, without diverged runs. The experiment file names
-            the metric in its section `[evaluation]`, as the value of `select`. Among the combinations with the fewest
+        score: mean of a metric over the runs with the chosen values, except diverged runs. The key `select` in the
+            section `[evaluation]` of the experiment file names the metric. Among the combinations with the fewest
             diverged runs, the one with the best mean is chosen.
         points: number of combinations in the grid.
         diverged: number of runs with the chosen values that diverged.
-        why: text that describes the choice, its data and its effect on privacy.
-        on_other_data: True if the choice was made by runs on data that the experiment itself does not use. The choice
-            then costs the experiment's data no privacy.
+        why: text that states the chosen values, the rule and the data by which they were chosen, and the privacy cost.
+        on_other_data: True if the values were chosen by runs on data that the experiment itself does not use. The
+            choice then costs the experiment's data no privacy.
     """
 
     values: dict[str, float]
