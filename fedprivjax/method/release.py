@@ -387,8 +387,8 @@ class MessagePrivacy(Privacy):
     def of_message(self, own_noise: Any, reads: Reads) -> Any:
         """Return the noise that is part of each participant's message, for transcripts; [per_round, d].
 
-        A transcript is the record of all messages of a run. By default, the result is `own_noise`. A subclass overrides
-        this function if its mechanism returns the noise in another form.
+        A transcript contains every message of a run. By default, the result is `own_noise`. A subclass overrides this
+        function if its mechanism returns the noise in another form.
 
         Args:
             own_noise: noise that the mechanism sampled separately for each participant, [per_round, d].

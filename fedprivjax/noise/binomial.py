@@ -28,9 +28,9 @@ EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total varia
 class HostNoise(NamedTuple):
     """Centred binomial noise of a whole run, sampled on the host: `integers − remainder`, which has mean 0.
 
-    A user (a machine with one record) encodes a number as bits, and adds random noise bits to them. Let Z be the number
-    of ones among the m noise bits of all users in a round, each of which is 1 with probability p. The noise is Z − m·p,
-    in units of one bit. It is stored as the difference of two parts:
+    A user (a machine with one record) encodes a number as bits, and adds random noise bits to them. Each noise bit is 1
+    with probability p. Let Z be the number of ones among the m noise bits of all users in a round. The noise is
+    Z − m·p, in units of one bit. This noise is stored as the difference of two parts:
 
         Z − m·p = (Z − ⌊m·p⌋) − (m·p − ⌊m·p⌋) = `integers − remainder`
 
@@ -46,10 +46,10 @@ class HostNoise(NamedTuple):
 def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> HostNoise:
     """Sample the binomial noise of a whole run exactly, for every round and coordinate.
 
-    The noise is for protocols in which users (machines with one record each) add random bits to their messages. Z is
-    the number of ones among the m noise bits of a round, each of which is 1 with probability p: Z ~ Binomial(m, p). The
-    noise Z − m·p has mean 0. The result has two parts, whose difference is the noise: the integer Z − ⌊m·p⌋, and the
-    remainder m·p − ⌊m·p⌋.
+    The noise is for protocols in which users (machines with one record each) add random bits to their messages. Each
+    noise bit is 1 with probability p. Let Z be the number of ones among the m noise bits of a round, so Z ~
+    Binomial(m, p). The noise is Z − m·p, which has mean 0. The result has two arrays whose difference is the noise: the
+    integers Z − ⌊m·p⌋ and the remainder m·p − ⌊m·p⌋.
 
     Args:
         stream: seed of the random numbers, from `plan.seeds.binomial_stream`.

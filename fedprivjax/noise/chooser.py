@@ -48,13 +48,14 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
     `noise_std`.
 
     Args:
-        noise_schedule: a name in `NOISE_SCHEDULES`, which says what each name does, or positive numbers: relative noise
-            of a machine's first, second, … message. Only ratios of the numbers matter. They are scaled so that 1/r²
-            sums to 1 for the machine with the largest sum.
+        noise_schedule: a name, or positive numbers. `NOISE_SCHEDULES` explains the names. Numbers are the relative
+            noise of a machine's first, second, … message. Only ratios of the numbers matter. The numbers are scaled so
+            that 1/r² sums to 1 for the machine with the largest sum.
         schedule: participation schedule: which machines take part in each round.
 
-    Source: Reshef & Levy 2025 for "proportional". With "uniform" and "gap", a machine must know in advance in which
-    rounds it takes part.
+    With "uniform" and "gap", a machine must know in advance in which rounds it takes part.
+
+    Source: Reshef & Levy 2025 for "proportional".
 
     >>> relative_std("uniform", Full(1).draw(4, np.random.default_rng(0))).ravel().tolist()
     [2.0, 2.0, 2.0, 2.0]
@@ -66,9 +67,9 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
 def server_std(noise_schedule: str | Sequence[float], rounds: int) -> np.ndarray:
     """Return the relative noise of each round if a trusted server adds the noise; float64 [rounds].
 
-    The noise of a round has standard deviation `noise_std` times this number. The server releases one noisy result in
-    each round. The noise schedule is therefore applied as if the server were one machine that sends a message in every
-    round.
+    The noise of a round has standard deviation `noise_std` times the round's relative noise. The server releases one
+    noisy result in each round. The noise schedule is therefore applied as if the server were one machine that sends a
+    message in every round.
 
     Args:
         noise_schedule: a name in `NOISE_SCHEDULES`, or positive numbers of which only the ratios matter.
@@ -81,11 +82,11 @@ def exposure(relative: np.ndarray, schedule: Schedule) -> np.ndarray:
     """Return the exposure of each machine, to which its privacy loss is proportional; float64 [machines].
 
     A machine's k-th message has noise of standard deviation r_k times `noise_std`. The exposure is `√(Σ_k 1/r_k²)` over
-    the planned messages, including those of rounds in which the machine drops out. The machine is μ-GDP (Gaussian
+    the planned messages, including messages of rounds in which the machine drops out. The machine is μ-GDP (Gaussian
     differential privacy) with μ = exposure · sensitivity / `noise_std`, for the L2 sensitivity of one message.
 
     Args:
-        relative: r of each message, shape [rounds, per_round].
+        relative: relative noise r of each message, shape [rounds, per_round].
         schedule: participation schedule: which machines take part in each round.
     """
     squares = np.where(schedule.scheduled, relative**-2.0, 0.0)
@@ -130,20 +131,20 @@ def choose(
     """Return the cheapest exact sampler for a run in which machines add Gaussian noise to their messages.
 
     The server uses only the sum of the messages of a round, divided by a constant. The sampler therefore need not
-    sample the noise of every message: it samples the noise in this quotient, the aggregate. The server may also add up
-    the messages of all rounds so far (a running sum). In a running sum, a machine can cancel its old noise: each
-    message adds new noise and subtracts the noise of the machine's previous message.
+    sample the noise of every message. It samples the noise in this quotient, which is called the aggregate. The server
+    may also add up the messages of all rounds so far (a running sum). In a running sum, a machine can cancel its old
+    noise: each message adds new noise and subtracts the noise of the machine's previous message.
 
     Args:
         schedule: participation schedule: which machines take part in each round.
         relative: standard deviation of the noise of each message, as a multiple of `noise_std`; shape [rounds,
             per_round].
         dimension: number of model parameters. Samplers whose state would not fit in memory are left out.
-        method: name of a sampler, a key of `OF_MACHINES`. "auto" is the cheapest.
+        method: name of a sampler, a key of `OF_MACHINES`. "auto" takes the cheapest.
         cancel: True if the aggregate is a running sum in which machines cancel their old noise.
         accumulate: True if the aggregate is a running sum in which old noise stays.
         divisor: divisor of each round's sum, shape [rounds]. None takes the divisor of the schedule, one number for all
-            rounds. It must be None if `cancel` or `accumulate` is True.
+            rounds. If `cancel` or `accumulate` is True, `divisor` must be None.
 
     In the example, all machines take part in both rounds. All old noise is therefore cancelled, and the noise of each
     round is independent:

@@ -41,7 +41,7 @@ class Banded(Mechanism):
     independent standard normals ξ, such as F·ξ or F⁻¹ξ.
 
     Attributes:
-        inputs: the bands of F, float32 [rounds, bandwidth + 1]. Row t holds F(t, t − bandwidth), …, F(t, t).
+        inputs: entries of F, float32 [rounds, bandwidth + 1]. Row t holds F(t, t − bandwidth), …, F(t, t).
     """
 
     @property
@@ -63,7 +63,7 @@ class Covariance(Banded):
     standard normals per round s.
 
     Attributes:
-        inputs: the bands of B, float32 [rounds, bandwidth + 1]. Row t holds B(t, t − bandwidth), …, B(t, t).
+        inputs: entries of B, float32 [rounds, bandwidth + 1]. Row t holds B(t, t − bandwidth), …, B(t, t).
     """
 
     method: ClassVar[str] = "covariance"
@@ -225,12 +225,12 @@ class Cancelling(Standing):
     """Sampler of the noise of every message, if each machine cancels the noise of its previous message.
 
     A message adds new noise and subtracts the noise of the machine's previous message. The sampler stores the latest
-    noise of each machine, an array of shape [machines, d] for d parameters. Use it to inspect single messages. Other
-    samplers are cheaper if only sums of messages are needed.
+    noise of each machine, an array of shape [machines, d] for d parameters. Use it to inspect single messages. If only
+    sums of messages are needed, other samplers are cheaper.
 
     Attributes:
-        inputs: for each message, its machine and the standard deviation of its noise in units of `noise_std`. For each
-            round, the number by which the server divides the sum of the messages.
+        inputs: machine of each message, standard deviation of its noise in units of `noise_std`, and divisor of each
+            round's sum of messages.
         machines: number of machines.
     """
 
@@ -307,9 +307,9 @@ class Replayed(Standing):
     sampled again when it is subtracted.
 
     Attributes:
-        inputs: for each message, its machine, its place among the machine's messages, and the standard deviations of
-            its noise and of the noise of the machine's previous message, in units of `noise_std`. For each round, the
-            number by which the server divides the sum of the messages.
+        inputs: machine of each message, its place among the machine's messages, and divisor of each round's sum of
+            messages. Also, in units of `noise_std`, the standard deviation of the noise of each message and of the
+            machine's previous message.
     """
 
     method: ClassVar[str] = "replayed"

@@ -25,7 +25,7 @@ class Graph:
     nodes: int | None = None
 
     def pairs(self, machines: int) -> Any:
-        """Return the indices of the two machines of every edge, int [edges, 2]; a subclass defines it.
+        """Return the indices of the two machines of every edge, int [edges, 2]. Subclasses define this method.
 
         The order of the two machines does not matter, and edges may occur several times.
         """
@@ -99,7 +99,7 @@ class Complete(Graph):
 
 @dataclass(frozen=True)
 class Torus(Graph):
-    """Graph of machines on a grid: each has the neighbours to its left and right, above and below it.
+    """Graph of machines on a grid: the neighbours of a machine are to its left and right, above and below.
 
     The grid wraps around: the first and last machine of a row or column are neighbours, too.
 

@@ -71,12 +71,12 @@ class IntegerKeys(NamedTuple):
 class EveryInteger(Mechanism):
     """Sampler of the noise of every single message, for messages of integers. It samples on the device.
 
-    It is used for transcripts, the record of all messages. If only sums of messages are needed, `SummedIntegers` is
-    cheaper.
+    It is used for transcripts, which contain every message of a run. If only sums of messages are needed,
+    `SummedIntegers` is cheaper.
 
     Attributes:
-        inputs: tuple of arrays. Its field `relative` is 1 for each message that is sent, and 0 in empty slots. Its
-            field `divisor` is the number by which the server divides each round's sum of messages.
+        inputs: tuple of arrays. Its field `relative`, shape [rounds, per_round], is 1 for each message that is sent,
+            otherwise 0. Its field `divisor` is the number by which the server divides each round's sum of messages.
     """
 
     inputs: MessageInputs
@@ -127,7 +127,7 @@ def summed_noise(
 ) -> np.ndarray:
     """Sample the integer noise in each round's sum of messages, for all rounds; int32 [rounds, dimension].
 
-    Every message of a round adds independent noise, of standard deviation `deviation`.
+    Every message of a round has independent noise.
 
     Args:
         distribution: distribution of a message's noise, "skellam" or "discrete-gaussian".

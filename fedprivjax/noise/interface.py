@@ -20,9 +20,9 @@ class Mechanism(Decorated):
     """Base class of noise mechanisms: objects that sample the noise of a run.
 
     Subclass it as a `flax.struct.dataclass` for a custom distribution. `draw` samples several successive rounds (a
-    block) at once. A mechanism samples noise in units of `noise_std`. The protocol's function `noise` multiplies it by
-    `noise_std` and other settings later. One sample can therefore serve all privacy levels, clips and step sizes of a
-    sweep.
+    block) at once. A mechanism samples noise in units of `noise_std`. The protocol's function `noise` later multiplies
+    the sample by `noise_std` and other settings. One sample can therefore serve all privacy levels, clips and step
+    sizes of a sweep.
 
     Attributes:
         inputs: arrays of shape [rounds, ...] that follow from the public participation schedule, such as relative
@@ -41,9 +41,9 @@ class Mechanism(Decorated):
 
     @property
     def name(self) -> str:
-        """Name of the mechanism in results: its class attribute `label`, or if this is empty, the class name.
+        """Name of the mechanism in results: its class attribute `label`.
 
-        The class name is in lower case.
+        If `label` is empty, the name is the class name in lower case.
         """
         return self.label or type(self).__name__.lower()
 
@@ -56,7 +56,7 @@ class Mechanism(Decorated):
         of the others. One compiled program then serves all blocks.
 
         The value is the attribute `past_end` of the class that defines `draw`. A subclass that overrides `draw` must
-        set `past_end = True` again if this is safe.
+        set `past_end = True` again if the override may also be called for later rounds.
         """
         stated = next(bool(vars(each).get("past_end")) for each in type(self).__mro__ if "draw" in vars(each))
         return stated and self.past_end
@@ -87,8 +87,8 @@ class Mechanism(Decorated):
     def aggregate(self, noise: Any) -> jax.Array | None:
         """Return the noise in the server's aggregate of one round, or None if there is none.
 
-        It has shape [d] for d parameters. The aggregate is what the server computes from the round's messages, such as
-        their mean.
+        The noise has shape [d] for d parameters. The aggregate is what the server computes from the round's messages,
+        such as the mean.
 
         Args:
             noise: sample of one round, to which the protocol has already applied `noise_std` and other settings.
@@ -98,8 +98,8 @@ class Mechanism(Decorated):
     def message_memory(self, dimension: int, key: jax.Array) -> Any:
         """Return the initial memory of the machines' noise, which `message_noise` updates in each round.
 
-        The memory holds, for example, the latest noise of every machine. It is used only for transcripts, the record of
-        all messages.
+        The memory holds, for example, the latest noise of every machine. It is used only for transcripts, which contain
+        every message of a run.
 
         Args:
             dimension: number of model parameters.
@@ -111,7 +111,7 @@ class Mechanism(Decorated):
         """Sample one round message by message: return the new memory, and the noise of each message.
 
         The noise is an array or pytree of arrays [per_round, ...], or None if machines add no noise. This function is
-        used only for transcripts, the record of all messages.
+        used only for transcripts, which contain every message of a run.
 
         Args:
             memory: memory of the machines' noise before the round, at first from `message_memory`.
@@ -168,7 +168,7 @@ class Silent(Mechanism):
 
 @struct.dataclass
 class Randomised(Silent):
-    """No added noise, because machines randomise their messages themselves, as in randomised response.
+    """Mechanism without added noise, for machines that randomise their messages, as in randomised response.
 
     A method consists of an algorithm and a privacy object. The privacy object's function `encoded` randomises a
     message, with a random key for each machine.
@@ -181,11 +181,11 @@ class Randomised(Silent):
 class Fresh(Mechanism):
     """Sampler of independent Gaussian noise in each round, as a trusted server adds it.
 
-    One draw can stand for the mean of the noises of m machines, which is Gaussian, too: if machine j has standard
-    deviation r_j, the mean has standard deviation √(Σ_j r_j²)/m.
+    One sample can stand for the mean of the noises of m machines, because this mean is Gaussian, too. If the noise of
+    machine j has standard deviation r_j, the mean has standard deviation √(Σ_j r_j²)/m.
 
     Attributes:
-        inputs: standard deviation in each round, float32 [rounds].
+        inputs: standard deviation of the noise in each round, in units of `noise_std`; float32 [rounds].
         accumulate: True to return the sum of the noise of all rounds so far, instead of the noise of each round.
     """
 
@@ -229,10 +229,11 @@ class PerMachine(Mechanism):
     distribution at lower cost.
 
     Attributes:
-        inputs: standard deviation of the noise of each message in units of `noise_std`, and the number by which the
-            server divides each round's sum of messages.
+        inputs: standard deviation of the noise of each message in units of `noise_std`, and divisor of each round's sum
+            of messages.
         accumulate: True to return the sum of the noise of all rounds so far, instead of the noise of each round.
-        summed: True if the aggregate is the sum of the messages, False if this sum is divided by that number.
+        summed: True if the aggregate is the sum of the messages, False if it is this sum divided by the divisor in
+            `inputs`.
     """
 
     past_end = True

@@ -35,9 +35,9 @@ class SumFactor(Factor):
     """Base class of matrices F that correlate the noise over the messages of a machine.
 
     The server uses only running sums of the messages. Let row k of the matrix s be a machine's k-th message without
-    noise. With noise, the messages are the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals. This is
-    as private as a release of F·s + σξ. Here σ is `noise_std` times a number that depends on the machine's privacy
-    target and its number of messages.
+    noise. With noise, the messages are the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals. The
+    messages equal F⁻¹·(F·s + σξ), so they are as private as a release of F·s + σξ. Here σ is `noise_std` times a number
+    that depends on the machine's privacy target and its number of messages.
 
     A subclass is a frozen dataclass of static settings that defines `matrix`.
     """
@@ -101,14 +101,14 @@ class Optimal(SumFactor):
 
     A machine has increments s_1, s_2, …, one for each message. It sends s + σ·F⁻¹ξ, with independent standard normals ξ
     and the machine's calibrated noise σ. The server computes iterates from the messages of all machines. F is the
-    result of a numerical optimisation, which minimises the variance of the noise in the iterates that the protocol
-    reports, on average over all rounds. It depends on the rounds in which machines take part. The columns of F have
-    norm 1. Slow computations are cached on disk.
+    result of a numerical optimisation. It minimises the variance of the noise in the iterates that the protocol
+    reports, on average over all rounds. F depends on the rounds in which machines take part. The columns of F have norm
+    1. Slow computations are cached on disk.
 
-    For example, let half of 100 machines send in each of 1200 rounds. In the averages that DP-μ²-FL reports, the
-    standard deviation of this noise (root mean square over rounds) is about 12% smaller than with `Toeplitz(0.7)`. It
-    is about 13% smaller if a quarter of the machines send in each round, and each machine's availability follows a
-    daily cycle (`Weighted.diurnal`, with peaks spread over the day).
+    For example, let half of 100 machines send in each of 1200 rounds. In the averages that DP-μ²-FL reports, the root
+    mean square of the noise over rounds is about 12% smaller than with `Toeplitz(0.7)`. If a quarter of the machines
+    send in each round, and their availability follows a daily cycle, it is about 13% smaller. The cycle is
+    `Weighted.diurnal`, with peaks spread over the day.
 
     Attributes:
         iterations: largest number of iterations of the optimisation, which starts from `Toeplitz(0.7)`. After 30, the
@@ -136,11 +136,11 @@ class Given(SumFactor):
     """Factor whose matrix F the user supplies. It correlates the noise over the messages of a machine.
 
     Let row k of the matrix s be a machine's k-th message without noise. With noise, the messages are the rows of s +
-    σ·F⁻¹ξ. Here ξ is a matrix of independent standard normals, and σ is the machine's calibrated noise. This is as
-    private as a release of F·s + σξ.
+    σ·F⁻¹ξ. Here ξ is a matrix of independent standard normals, and σ is the machine's calibrated noise. The messages
+    equal F⁻¹·(F·s + σξ), so they are as private as a release of F·s + σξ.
 
-    F needs at least as many rows as a machine sends messages. If it sends n messages, the first n rows and columns of F
-    are used, multiplied by a number that makes their largest column norm 1.
+    If a machine sends n messages, F needs at least n rows. The first n rows and columns of F are used, multiplied by a
+    number that makes the largest column norm 1.
 
     Attributes:
         rows: F, lower triangular with column norms at most 1, as a tuple of rows.
@@ -189,8 +189,8 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
     Let row k of the matrix s be a machine's k-th message without noise. With noise, the messages are the rows of s +
     σ·F⁻¹ξ, with a matrix ξ of independent standard normals. The noise of F is measured as `tr(V·(FᵀF)⁻¹)` with V =
-    `workload`. L-BFGS optimises the entries of F, with each column divided by its norm. F is therefore a valid factor
-    after any number of iterations.
+    `workload`. The method is L-BFGS. Each column is divided by its norm, so F is a valid factor after any number of
+    iterations.
 
     Args:
         workload: V, shape [n, n], where n is the number of messages of a machine. V is WᵀW if the method uses W·s.
@@ -225,8 +225,8 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
     """Return the noise variance of one coordinate of a method's iterates, summed over rounds.
 
-    It is `tr(V·(FᵀF)⁻¹)` with F = `factor` and V = `workload`, for `noise_std` = 1. Let row k of the matrix s be a
-    machine's k-th message without noise. With noise, the messages are the rows of s + F⁻¹ξ, with a matrix ξ of
+    The variance is `tr(V·(FᵀF)⁻¹)` with F = `factor` and V = `workload`, for `noise_std` = 1. Let row k of the matrix s
+    be a machine's k-th message without noise. With noise, the messages are the rows of s + F⁻¹ξ, with a matrix ξ of
     independent standard normals. If the iterates of all rounds are W·s, their noise is W·F⁻¹ξ, and V = WᵀW. For several
     machines, V is the sum of their matrices WᵀW.
 
@@ -241,11 +241,11 @@ def noise_of(workload: np.ndarray, factor: np.ndarray) -> float:
 def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
     """Return a lower bound on the noise of any factor whose column norms are at most 1.
 
-    The noise of a factor F is `tr(V·(FᵀF)⁻¹)` with V = `workload`, a positive semidefinite matrix. For any vector v of
-    positive numbers, `tr((√v·V·√v)^½)²/Σ_k v_k` is a lower bound, with √v as a diagonal matrix. Proof: let P = FᵀF, so
-    that P_kk ≤ 1. Then `tr(V·P⁻¹) + Σ_k v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, and the same holds for every multiple of v. The
-    best multiple gives the bound. Here v is the diagonal of P⁻¹·V·P⁻¹ for F = `factor`. The bound is tight if `factor`
-    is near the optimum.
+    The noise of a factor F is `tr(V·(FᵀF)⁻¹)` with V = `workload`, a positive semidefinite matrix. Let v be any vector
+    of positive numbers, and let √v be the diagonal matrix of their square roots. Then `tr((√v·V·√v)^½)²/Σ_k v_k` is a
+    lower bound. Proof: let P = FᵀF, so that P_kk ≤ 1. Then `tr(V·P⁻¹) + Σ_k v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, and the same
+    holds for every multiple of v. The best multiple gives the bound. The function uses the diagonal of P⁻¹·V·P⁻¹ for F
+    = `factor` as v. The bound is tight if `factor` is near the optimum.
 
     Args:
         workload: V, shape [messages, messages].

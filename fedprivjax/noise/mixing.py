@@ -17,13 +17,13 @@ MOST_WEIGHTS = 2**26  # numbers in the matrices of all rounds
 @final
 @dataclass(frozen=True)
 class Matchings:
-    """Random pairs of machines for gossip, sampled again for each round. It is an argument of `Mixing`.
+    """Random pairs of machines for gossip, sampled again for each round: an argument of `Mixing`.
 
     The two machines of a pair continue with the mean of their vectors. With an odd number of machines, one machine of
     each round has no partner.
 
     Attributes:
-        rounds: number of rounds for which pairs are sampled. After them, the pairs repeat.
+        rounds: number of rounds for which pairs are sampled. After these rounds, the pairs repeat.
         seed: seed of the pairs, which is public.
 
     >>> Mixing(Matchings(rounds=50)).weights(4).shape
@@ -70,15 +70,15 @@ class GivenWeights:
 @final
 @dataclass(frozen=True, init=False)
 class Mixing:
-    """Weights by which machines average with their neighbours in gossip, for each round. They are public.
+    """Public weights by which machines average with their neighbours in gossip, for each round.
 
     Machine i continues with Σ_j W_ij·x_j, where x_j is the vector that machine j sends. Rows and columns of W sum to 1,
-    so that the mean over machines does not change. If W is given as a graph, its weights are those of Metropolis and
-    Hastings: two neighbours i and j have W_ij = 1/(1 + max(degree_i, degree_j)).
+    so that the mean over machines does not change. If a graph is given instead of W, the weights are
+    Metropolis-Hastings weights: neighbours i and j have W_ij = 1/(1 + max(degree_i, degree_j)).
 
     Args:
-        *turns: graphs, matrices W or `Matchings`, for one round after another. After the last of them, the first is
-            used again. A graph is given as for `Pairwise`, such as "ring". A matrix of 0 and 1 counts as a graph.
+        *turns: graphs, matrices W or `Matchings`, for one round after another. After the last one, the first is used
+            again. A graph is given as for `Pairwise`, such as "ring". A matrix of 0 and 1 counts as a graph.
 
     >>> Mixing("ring").weights(4)[0].round(2).tolist()[0]
     [0.33, 0.33, 0.0, 0.33]
@@ -102,11 +102,11 @@ class Mixing:
     def weights(self, machines: int) -> np.ndarray:
         """Return the weight matrix W of each round, float64 [period, machines, machines].
 
-        After `period` rounds, the matrices repeat.
+        After `period` rounds, the first matrix is used again.
 
         Raises:
-            Refusal: if the graphs of all rounds together do not connect all machines, or a graph is for another number
-                of machines.
+            Refusal: if the graphs of all rounds together do not connect all machines, if a graph is for another number
+                of machines, or if the matrices would be too large.
         """
         for turn in self.turns:
             if turn.nodes not in (None, machines):

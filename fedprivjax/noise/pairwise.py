@@ -36,8 +36,8 @@ CHUNK_FLOATS = 2**20  # numbers of edges' noise in memory at once
 class Pairwise(Decorated):
     """Noise that pairs of machines share: one machine adds it to its message, and the other subtracts it.
 
-    The pairs are the edges of a graph. In the sum of all messages, shared noise cancels, except that of a pair with one
-    machine that drops out. Each machine also adds independent noise. If the server is not trusted (trust "none"), pass
+    The pairs are the edges of a graph. In the sum of all messages, the noise of a pair cancels, except if one of the
+    two machines drops out. Each machine also adds independent noise. If the server is not trusted (trust "none"), pass
     a `Pairwise` as `noise` of `NoisyMessages`, `NoisyRecords` and `LocalPrivacy`, or as `noise_schedule` of `FedAvg`.
 
     Source: Allouah et al. 2024 (DECOR).
@@ -50,7 +50,7 @@ class Pairwise(Decorated):
             independent noise.
 
     Raises:
-        Refusal: if the graph is not one of these, or `shared` is not positive or above 1000.
+        Refusal: if the graph has none of these forms, or if `shared` is not in (0, 1000].
 
     >>> Pairwise("ring", shared=3.0)
     Pairwise(graph=Ring(), shared=3.0)
@@ -180,10 +180,11 @@ class PairwiseNoise(PerMachine):
     `noise_std`.
 
     Attributes:
-        inputs: for each message, the machine that sends it and the standard deviation of its independent noise. For
-            each round, the number by which the server divides the sum of the messages.
-        accumulate: if True, the noise of round t in the aggregate is the sum of the noise of the rounds 1 to t.
-        summed: True if the aggregate is the sum of the messages, False if this sum is divided by that number.
+        inputs: machine of each message, standard deviation of its independent noise, and divisor of each round's sum of
+            messages.
+        accumulate: True to return the sum of the noise of all rounds so far, instead of the noise of each round.
+        summed: True if the aggregate is the sum of the messages, False if it is this sum divided by the divisor in
+            `inputs`.
         ends: machines at the two ends of each edge of the graph, int32 [edges, 2].
         shared: standard deviation of the noise of an edge.
         machines: number of machines.

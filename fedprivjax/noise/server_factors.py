@@ -34,18 +34,19 @@ from fedprivjax.plan.schedule import Schedule
 @final
 @dataclass(frozen=True)
 class AnySchedule(RoundFactor):
-    """Noise of a trusted server whose guarantee holds for all participation schedules within two limits.
+    """Noise of a trusted server, with a guarantee for all participation schedules within two limits.
 
-    The limits are that a machine takes part in at most `uses` rounds, and that these are at least `separation` rounds
-    apart. A guarantee is for the worst schedule within the limits. The noise and ε depend on the limits and the number
-    of rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is refused. The factors
-    "toeplitz" and "optimal" are fitted to one public schedule within the limits, in which machines take turns.
+    The limits are that a machine takes part in at most `uses` rounds, and that any two of its rounds are at least
+    `separation` rounds apart. The guarantee is for the worst schedule within the limits. The noise and ε depend on the
+    limits and the number of rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is
+    refused. The factors "toeplitz" and "optimal" are fitted to one public schedule within the limits, in which machines
+    take turns.
 
     Args:
         factor: matrix that correlates the noise over rounds, in any form that the setting `noise_schedule` takes, such
             as "toeplitz" or `Banded(5)`.
         separation: b, least number of rounds from one round of a machine to its next.
-        uses: k, largest number of rounds of a machine. None is the largest possible, ⌈R/b⌉ for R rounds.
+        uses: k, largest number of rounds of a machine. None takes the largest possible number, ⌈R/b⌉ for R rounds.
 
     >>> AnySchedule(Banded(2), separation=2, uses=3).exposures(turns(6, 2, 3)).round(6).tolist()
     [1.732051, 1.732051]

@@ -18,9 +18,9 @@ MAX_LEVELS = 64  # largest depth of a tree
 class WindowInputs(NamedTuple):
     """Inputs of the sampler `Windows` in each round. They follow from the participation schedule.
 
-    A momentum is a sum over rounds. It is computed in binary trees over rounds, whose nodes have noise. `Windows`
-    samples either one set of trees, for the noise in the server's aggregate, or one set of trees for each machine, for
-    the noise in its messages.
+    A momentum is a sum over rounds. It is computed in a set of binary trees over rounds. The nodes of the trees have
+    noise. `Windows` samples either one set of trees, for the noise in the server's aggregate, or one set of trees for
+    each machine, for the noise in its messages.
 
     Attributes:
         round: number of the round, from 1; int [rounds].
@@ -42,10 +42,10 @@ class Streamed(Mechanism):
     all rounds so far.
 
     Attributes:
-        inputs: standard deviations of the normals in units of `noise_std`. With `Fresh`, an array of shape [rounds].
-            With `PerMachine`, a `MessageInputs` whose `relative` has shape [rounds, per_round].
-        source: `Fresh` to sample one vector in each round. `PerMachine` to sample one vector for each participant of a
-            round. The server's noise is then the mean of these vectors.
+        inputs: standard deviations of the normals in units of `noise_std`. With `Fresh`, `inputs` is an array of shape
+            [rounds]. With `PerMachine`, it is a `MessageInputs` whose `relative` has shape [rounds, per_round].
+        source: `Fresh` samples one vector in each round. `PerMachine` samples one vector for each participant of a
+            round, and the server's noise is the mean of these vectors.
     """
 
     inputs: Any
@@ -82,8 +82,8 @@ class Windows(Mechanism):
 
     Attributes:
         inputs: number of each round, and standard deviation of its noise in units of `noise_std`. If every machine has
-            its own set of trees, also the index of each participant's set. The server's noise is then the mean of the
-            participants' noise.
+            its own set of trees, `inputs` also holds the index of each participant's set. The server's noise is then
+            the mean of the participants' noise.
         epoch: N, number of rounds of an epoch.
     """
 

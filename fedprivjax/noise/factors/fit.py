@@ -59,19 +59,21 @@ Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a factor F with nearly the least noise in running sums at equal privacy.
+    """Return a factor F with nearly the least noise in running sums at a fixed privacy level.
 
     A trusted server releases F·x + σξ. Here x_t is the sum of messages in round t, and ξ are independent standard
     normals. The fit minimises the product v·e of two numbers:
 
     * v = ‖A·F⁻¹‖², the variance of one coordinate of the noise in the running sums A·x, summed over rounds, for σ = 1.
       A has ones on and below the diagonal;
-    * e = `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, an upper bound on the squared sensitivity of F·x to any machine i, which
-      takes part in the rounds t_1, t_2, …. It is exact if these entries of FᵀF are not negative.
+    * e = `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, where machine i takes part in the rounds t_1, t_2, …. With messages of norm
+      at most 1, no machine can change F·x by more than √e in L2 norm. This bound is exact if these entries of FᵀF are
+      not negative.
 
     At a fixed privacy level, σ² is proportional to e. The noise variance σ²·v is therefore proportional to v·e.
 
-    The result is float64 [rounds, rounds], with F(1, 1) = 1. Its v·e is at most that of `start`. It is cached on disk.
+    The result is float64 [rounds, rounds], with F(1, 1) = 1, and is cached on disk. Its product v·e is at most the
+    product of `start`.
 
     Args:
         start: initial F, lower triangular, shape [rounds, rounds].

@@ -72,9 +72,8 @@ class Correlated(NamedTuple):
     def fresh(self, alpha: Any) -> Any:
         """Return the noise to add to the momentum in this round: `now − (1 − alpha)·before`.
 
-        The momentum of the round before contains the noise `before`. This momentum is multiplied by 1 − `alpha`. Then
-        `alpha` times the gradient and the returned noise are added. The new momentum therefore contains the noise
-        `now`.
+        The momentum of the round before contains the noise `before`. The new momentum is 1 − `alpha` times this
+        momentum, plus the returned noise, plus `alpha` times the gradient. It therefore contains the noise `now`.
 
         Args:
             alpha: weight of the gradient in the momentum, in (0, 1].
@@ -86,9 +85,9 @@ class Factor:
     """Base class of factors: matrices that correlate Gaussian noise over rounds or messages.
 
     In a matrix mechanism, a method computes A·x for a fixed matrix A, for example the running sums of x_1, x_2, …. Here
-    x_t depends on the data: it is the vector of round t, or of a machine's t-th message, without noise. A factor is a
+    x_t depends on the data: it is the vector of round t, or a machine's t-th message, without noise. A factor is a
     lower triangular matrix F. With independent standard normals ξ and σ = `noise_std`, the method gets A·x with the
-    noise σ·A·F⁻¹ξ. All of this can be computed from F·x + σξ, so the run is as private as one release of F·x + σξ.
+    noise σ·A·F⁻¹ξ. The noisy result equals A·F⁻¹·(F·x + σξ), so the run is as private as one release of F·x + σξ.
 
     To define a custom factor by its matrix F, subclass `SumFactor` (over the messages of a machine) or `RoundFactor`
     (over rounds of a trusted server). To define a custom factor for a momentum, subclass `Factor`, set `name`, and
@@ -104,8 +103,8 @@ class Factor:
     Attributes:
         name: name in error messages.
         theorem: privacy theorem that printed guarantees cite.
-        most: largest number of rounds for which F is computed as a matrix. More would not fit in memory.
-        instead: value of `noise_schedule` that the error message suggests if there are more rounds.
+        most: largest number of rounds for which F is computed as a matrix. Larger matrices would not fit in memory.
+        instead: value of `noise_schedule` that the error message suggests if a run has more than `most` rounds.
         of_rounds: True if a trusted server may use the factor to correlate the noise of its rounds.
     """
 
@@ -124,12 +123,12 @@ class Factor:
         has one row and one column for each t.
 
         Args:
-            over: for a factor over rounds, the participation schedule, without anything secret. For a factor over
-                messages, their number.
+            over: public participation schedule if the factor is over rounds, or number of messages if the factor is
+                over the messages of a machine.
             workload: None for a factor over rounds. For a factor over messages, a function that returns a matrix V,
                 float64 [n, n], for n messages of a machine. V describes how the method uses these messages. For
-                example, if its iterates are the linear combinations W·x, then V = WᵀW. The noise of the iterates has
-                variance `σ²·tr(V·(FᵀF)⁻¹)`, summed over rounds. An F that is fitted to the method minimises it.
+                example, if the method's iterates are the linear combinations W·x, then V = WᵀW. The noise of the
+                iterates has variance `σ²·tr(V·(FᵀF)⁻¹)`, summed over rounds. A fitted F minimises this variance.
                 Factors that are not fitted ignore this argument.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
@@ -157,7 +156,7 @@ class Factor:
         return Path(jnp.zeros((), jnp.int32), jnp.zeros(dimension), self.memory(dimension, rounds))
 
     def step(self, path: Path, normal: jax.Array, alpha: Any, epoch: Any = None) -> Path:
-        """Return the state after one more round. Its attribute `last` is the noise of this round's momentum.
+        """Return the state after one more round. Its field `last` holds the noise of this round's momentum.
 
         The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. The vector x_s depends on the data of round s.
         Let A be the matrix for which A·x are the momenta of all rounds. For `noise_std` = 1, their noise is A·F⁻¹ξ,
@@ -199,11 +198,11 @@ class Factor:
 
         For `noise_std` = 1, a run is as private as a release of F·x + ξ, with the factor's matrix F for this α and
         independent standard normals ξ. The entry x_t is a vector that is computed from the records of round t, without
-        noise. The record can change x_t by any vector of norm at most its weight in round t. From the release, the
-        method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
+        noise. The record can change x_t by any vector of norm at most the record's weight in round t. From the release,
+        the method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
 
-        Each entry of F·x + ξ is one release. Its sensitivity is the largest L2 norm by which the record can change it.
-        The squares of all sensitivities must sum to the record's entry in the result of `squares`.
+        Each entry of F·x + ξ is one release. The sensitivity of a release is the largest L2 norm by which the record
+        can change it. The squares of all sensitivities must sum to the record's entry in the result of `squares`.
 
         The default returns only one number, shape [1]. It is the largest L2 norm by which the record can change all of
         F·x, which then counts as a single release.
@@ -241,8 +240,7 @@ class Factor:
         `CyclicPoisson`: its machines are in public groups that take turns, and F follows from these turns.
 
         Raises:
-            Refusal: if participation is secret in another way, or if the schedule has more rounds than the attribute
-                `most` allows.
+            Refusal: if participation is secret in another way, or if the schedule has more than `most` rounds.
         """
         self.require_room(schedule)
         over = public_rounds(schedule)
@@ -258,8 +256,8 @@ class Factor:
         """Return the exposure of each machine; float64 [machines].
 
         The exposure is the largest L2 norm by which the machine's messages can change F·x. F is the factor's matrix,
-        and x_t the sum of the messages of round t. Each message has norm at most 1. A machine counts in every round in
-        which it is scheduled, even if it drops out.
+        and x_t is the sum of the messages of round t. Each message has norm at most 1. A machine counts in every round
+        in which it is scheduled, even if it drops out.
         """
         machine, when = participations(schedule, schedule.scheduled)
         uses = Uses(when + 1, machine, np.ones(when.size), schedule.machines)
@@ -269,9 +267,9 @@ class Factor:
         """Return the relative noise of each release that one machine changes; shape [releases].
 
         The releases are those of `contributions`: the entries of F·x + ξ, or all of F·x + ξ as a single release. Here
-        x_t is the sum of the messages of round t. The relative noise of a release is the standard deviation of its
-        noise, for `noise_std` = 1, divided by the largest L2 norm by which the machine can change the release with
-        messages of norm at most 1.
+        x_t is the sum of the messages of round t. Let Δ be the largest L2 norm by which the machine can change a
+        release with messages of norm at most 1. The relative noise of the release is 1/Δ times the standard deviation
+        of its noise, for `noise_std` = 1.
 
         Args:
             schedule: participation schedule: which machines take part in each round.
@@ -284,8 +282,8 @@ class Factor:
         """Return the sampler of the noise of each round's sum of messages.
 
         The server adds up the sums of all rounds. The total after round t must contain the noise that the factor
-        prescribes. The noise of round t is therefore the noise of this total minus the noise of the total one round
-        before.
+        prescribes. The noise of round t is therefore the noise of the total after round t minus the noise of the total
+        after round t − 1.
         """
         return StreamOfRounds(self, schedule.size.rounds)
 
@@ -300,7 +298,7 @@ class Factor:
         factor's matrix, and x_t is the sum of the messages of round t. Guarantees print both results.
 
         Returns:
-            A text, which says how the exposures were computed, and the limits as numbers by name. The default is ("",
+            A text that says how the exposures were computed, and the limits as numbers by name. The default is ("",
             {}): the exposures were computed for the given schedule and hold for no other. The factor `AnySchedule`
             returns limits such as {"separation": 5, "uses": 3}. Its exposures hold for every schedule in which a
             machine takes part in at most 3 rounds, any two of them at least 5 rounds apart.

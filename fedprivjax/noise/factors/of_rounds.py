@@ -149,14 +149,15 @@ class Banded(RoundFactor):
     """Noise of a trusted server, correlated over `bands` successive rounds by a banded Toeplitz matrix F.
 
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
-    and σ = `noise_std`. This is as private as a release of F·x + σξ. F depends only on the number of rounds. It is
-    optimised for little noise in the running sums of x. If a machine's rounds are at least `bands` apart, its k rounds
-    together leak at most as much as k releases with independent noise of standard deviation σ.
+    and σ = `noise_std`. The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ. F
+    depends only on the number of rounds, and is optimised for little noise in the running sums of x. If a machine's
+    rounds are at least `bands` apart, its k rounds together leak at most as much as k releases with independent noise
+    of standard deviation σ.
 
     Source: Choquette-Choo et al. 2023.
 
     Args:
-        bands: number of diagonals of F that are not 0, with the main diagonal; 1 is independent noise.
+        bands: number of diagonals of F that are not 0, including the main diagonal. With 1, the noise is independent.
 
     >>> np.round(Banded(2).matrix(3), 3).tolist()
     [[0.936, 0.0, 0.0], [0.352, 0.936, 0.0], [0.0, 0.352, 0.936]]
@@ -183,11 +184,11 @@ class BLT(RoundFactor):
     """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F (BLT).
 
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
-    and σ = `noise_std`. This is as private as a release of F·x + σξ. A run stores a few vectors, the buffers, from
-    which the noise of the next round is computed. Buffer i has the decay θ_i and the scale s_i. Every column of F has
-    the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The parameters are those of
-    `BufferedToeplitz` in the library jax_privacy. The library's function `buffered_toeplitz.optimize` computes
-    parameters for a number of rounds.
+    and σ = `noise_std`. The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ. A
+    run stores a few vectors, the buffers, from which the noise of the next round is computed. Buffer i has the decay
+    θ_i and the scale s_i. Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal
+    down. `BufferedToeplitz` in the library jax_privacy has the same parameters. The library's function
+    `buffered_toeplitz.optimize` computes parameters for a number of rounds.
 
     Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 

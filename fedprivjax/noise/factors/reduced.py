@@ -44,7 +44,7 @@ class Groups(NamedTuple):
     * the second tree: d_t, the difference a_t − a_{t−N};
     * the third tree: r_t, the gradient at the current iterate minus a_t.
 
-    A node is a weighted sum over some successive rounds.
+    A node is a weighted sum of the tree's vectors over successive rounds.
 
     Attributes:
         anchors: value for the nodes of the first tree whose last round is at most 2N.
@@ -64,16 +64,16 @@ class Groups(NamedTuple):
 class Normals(NamedTuple):
     """Vectors of standard normals from which the mechanism `ReducedTrees` computes the noise of one round.
 
-    `ReducedTrees` sums vectors in three binary trees over rounds. A node is the sum over some successive rounds, with
-    noise. A round uses the nodes that together cover the last N rounds (one epoch) in the first two trees, and one new
-    node of the third tree.
+    `ReducedTrees` sums vectors in three binary trees over rounds. A node is a weighted sum of vectors over successive
+    rounds, with noise. A round uses the nodes that together cover the last N rounds (one epoch) in the first two trees,
+    and one new node of the third tree.
 
     Attributes:
         nodes: normals of the used nodes of the first two trees; shape [2, slots, d] for d parameters. A round uses at
             most `slots` nodes of a tree. Unused slots are 0.
         age: number of rounds since the last round of each used node, int [slots]. It is the same in both trees.
         later: True for nodes whose last round is after round 2N, bool [slots].
-        residual: normals of the node of the third tree that ends in this round, [d].
+        residual: normals of the new node of the third tree, whose last round is this round; shape [d].
     """
 
     nodes: Any
@@ -87,7 +87,7 @@ class Rings(NamedTuple):
 
     The momentum of round t is the sum of the gradients of all rounds s ≤ t, with weights α·(1 − α)^{t−s}. An epoch has
     N rounds. The gradient of round s is a_s + r_s, where a_s is the gradient at the first iterate of the epoch. Let H_t
-    be the noise in the weighted sum of a_1, …, a_t. Let B_t be the noise in the weighted sum of the last N of them,
+    be the noise in the weighted sum of a_1, …, a_t. Let B_t be the noise in the weighted sum of the last N vectors,
     a_{t−N+1}, …, a_t.
 
     Attributes:
@@ -117,20 +117,20 @@ class ReducedTrees:
     The momentum is a weighted sum of gradients over rounds, computed from noisy sums of a and r. Each of the sequences
     a, d and r has a binary tree over rounds. A node is a weighted sum over its rounds, with independent noise.
 
-    A noisy sum of a over the last N rounds can be computed in two ways: from nodes of a alone, or as the noisy sum that
-    was used N rounds before plus nodes of d. Before round 2N, the first way is used. From round 2N on, the sum is γ
-    times the result of the first way plus 1 − γ times that of the second. The methods have the argument `reset_rate`
-    for γ.
+    A noisy sum of a over the last N rounds can be computed in two ways. Let A be the sum of nodes of a. Let S be the
+    sum of nodes of d, plus the noisy sum that was used N rounds before. Before round 2N, the noisy sum is A. From round
+    2N on, it is γ·A + (1 − γ)·S. The argument `reset_rate` of methods is γ.
 
-    If steps are short, one record changes d_t and r_t less than a_t, so their nodes need less noise. If steps are long,
-    it may change them by up to twice as much as a_t. `Groups` describes which nodes have equal noise.
+    If steps are short, one record changes d_t and r_t less than a_t, so nodes of d and r need less noise than nodes of
+    a. If steps are long, one record may change d_t and r_t by up to twice as much as a_t. `Groups` describes which
+    nodes have equal noise.
 
     Attributes:
         epoch: N, number of rounds of an epoch.
 
-    The example returns the squared sensitivity of the five groups of nodes to a record that is used in round 1. It
-    changes three nodes of the first tree by 1. With drift = 0.1, the record's gradients at iterates k steps apart
-    differ by at most min(0.1·k, 2) times the bound on a gradient's norm:
+    The example returns the squared sensitivity of the five groups of nodes to a record that is used in round 1. The
+    record changes three nodes of the first tree by 1. With drift = 0.1, the record's gradients at iterates k steps
+    apart differ by at most min(0.1·k, 2) times the bound on a gradient's norm:
 
     >>> uses = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
@@ -150,7 +150,7 @@ class ReducedTrees:
         return Rings(jnp.zeros(dimension), rows, newest, Tree().init(dimension, rounds))
 
     def step(self, rings: Rings, drawn: Normals, alpha: Any, reset_rate: Any, stds: Groups) -> Rings:
-        """Return the state after one more round. Its attribute `last` is the noise of this round's momentum.
+        """Return the state after one more round. Its field `last` holds the noise of this round's momentum.
 
         All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
         the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
@@ -239,9 +239,9 @@ class ReducedTrees:
         All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
         the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
         each of a, d and r. A node is a weighted sum over its rounds. The result has one number per node that the record
-        changes and that some round uses. With γ = 0, it also has those of the first two epochs that only rounds from 2N
-        on would use. Changes are L2 norms. Their unit is the largest change of one gradient by a record of weight 1.
-        Noise is a standard deviation in this unit.
+        changes and that some round uses. With γ = 0, it also has numbers for the nodes of the first two epochs that
+        only rounds from 2N on would use. Changes are L2 norms. Their unit is the largest change of one gradient by a
+        record of weight 1. Noise is a standard deviation in this unit.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
@@ -296,10 +296,10 @@ class ReducedTrees:
     def released(self, reset_rate: float) -> np.ndarray:
         """Return a mask of the groups of tree nodes that some round uses; bool [5].
 
-        All epochs have N rounds and use the same records. There are three binary trees over rounds: of a_t, the
-        gradient at the first iterate of the epoch; of d_t = a_t − a_{t−N}; and of r_t, the gradient at the current
-        iterate minus a_t. The five groups are, in this order: nodes of a whose last round is at most 2N, all other
-        nodes of a, the same two groups for d, and all nodes of r.
+        All epochs have N rounds and use the same records. There are three binary trees over rounds, of the vectors a_t,
+        d_t and r_t. Here a_t is the gradient at the first iterate of the epoch, and d_t is a_t − a_{t−N}. The vector
+        r_t is the gradient at the current iterate minus a_t. The five groups are, in this order: nodes of a whose last
+        round is at most 2N, all other nodes of a, the same two groups for d, and all nodes of r.
 
         Args:
             reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
@@ -312,10 +312,10 @@ class ReducedTrees:
     def variances(self, rounds: int, alpha: float, reset_rate: float) -> np.ndarray:
         """Return each node group's part of the momentum's noise variance in every round; float64 [rounds, 5].
 
-        All epochs have N = `epoch` rounds and use the same records. There are three binary trees over rounds: of a_t,
-        the gradient at the first iterate of the epoch; of d_t = a_t − a_{t−N}; and of r_t, the gradient at the current
-        iterate minus a_t. The five groups are, in this order: nodes of a whose last round is at most 2N, all other
-        nodes of a, the same two groups for d, and all nodes of r.
+        All epochs have N = `epoch` rounds and use the same records. There are three binary trees over rounds, of the
+        vectors a_t, d_t and r_t. Here a_t is the gradient at the first iterate of the epoch, and d_t is a_t − a_{t−N}.
+        The vector r_t is the gradient at the current iterate minus a_t. The five groups are, in this order: nodes of a
+        whose last round is at most 2N, all other nodes of a, the same two groups for d, and all nodes of r.
 
         The result is the variance of one coordinate, if the noise of every node has standard deviation 1. The parts of
         the groups add up.
@@ -384,13 +384,13 @@ def empty(round: Any, epoch: int) -> Any:
 
 
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
-    """Return the noise standard deviations of tree nodes with the least noise at a fixed privacy loss.
+    """Return the noise standard deviations of tree nodes that minimise a momentum's noise at a fixed privacy loss.
 
-    The noise of a momentum comes from the nodes of binary trees. These are in five groups, which `Groups` describes.
-    All nodes of group k have noise of standard deviation τ_k. Let B_k be the largest entry of column k of `squares`,
-    and A_k the mean of column k of `variances`. The noise variance Σ_k A_k·τ_k², at a fixed privacy loss Σ_k B_k/τ_k²,
-    is least for τ_k² ∝ √(B_k/A_k). The result is scaled to τ = 1 for the first group. A group that no record changes
-    has τ = 0.
+    The noise of a momentum comes from the nodes of binary trees. The nodes are in five groups, which `Groups`
+    describes. All nodes of group k have noise of standard deviation τ_k. Let B_k be the largest entry of column k of
+    `squares`, and let A_k be the mean of column k of `variances`. At a fixed privacy loss Σ_k B_k/τ_k², the noise
+    variance Σ_k A_k·τ_k² is least for τ_k² ∝ √(B_k/A_k). The result is scaled to τ = 1 for the first group. A group
+    that no record changes has τ = 0.
 
     Args:
         squares: squared norm by which each record can change the nodes of each group together, shape [records, 5].
@@ -409,9 +409,9 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
 def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
     """Return μ² of every record, with the parameter μ of Gaussian differential privacy; float64 [records].
 
-    It is Σ_k B_k/τ_k², where B_k is the record's entry in column k of `squares`, and τ_k the k-th entry of `stds`. The
-    columns are groups of tree nodes with equal noise, in the order of `Groups`. If the record changes a group that has
-    no noise, the result is inf.
+    The result is Σ_k B_k/τ_k², where B_k is the record's entry in column k of `squares`, and τ_k is the k-th entry of
+    `stds`. The columns are groups of tree nodes with equal noise, in the order of `Groups`. If the record changes a
+    group that has no noise, the result is inf.
 
     Args:
         squares: squared norm by which each record can change the nodes of each group together, shape [records, 5].
@@ -425,12 +425,12 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 
 
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
-    """Return Tran & Cutkosky's noise standard deviations of groups of tree nodes, divided by that of the first group.
+    """Return Tran & Cutkosky's noise standard deviations of groups of tree nodes, as multiples of the first.
 
-    All epochs have N rounds and use the same records. There are three binary trees over rounds: of a_t, the gradient at
-    the first iterate of the epoch; of d_t = a_t − a_{t−N}; and of r_t, the gradient at the current iterate minus a_t.
-    With T rounds in all, let ρ = √(4T/(3N)) and s = η·L·N/(2G), for step length η, smoothness L and Lipschitz constant
-    G. The result is
+    All epochs have N rounds and use the same records. There are three binary trees over rounds, of the vectors a_t, d_t
+    and r_t. Here a_t is the gradient at the first iterate of the epoch, and d_t is a_t − a_{t−N}. The vector r_t is the
+    gradient at the current iterate minus a_t. With T rounds in all, let ρ = √(4T/(3N)) and s = η·L·N/(2G), for step
+    length η, smoothness L and Lipschitz constant G. The result is
 
     * 1 for nodes of a whose last round is at most 2N, and ρ for all other nodes of a;
     * s for nodes of d whose last round is at most 2N, and ρ·s for all other nodes of d;

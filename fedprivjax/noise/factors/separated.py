@@ -38,12 +38,12 @@ class SeparatedExposure(NamedTuple):
 
 
 def separated_exposure(factor: np.ndarray, separation: int, uses: int) -> SeparatedExposure:
-    """Return the largest L2 norm by which one machine can change F·x, or an upper bound on it, and the rule used.
+    """Return the largest L2 norm by which one machine can change F·x, or an upper bound on this norm.
 
     F is `factor`, and x_t is the sum of the messages that a trusted server receives in round t. The machine sends
     messages of norm at most 1 in at most `uses` rounds, any two of which are at least `separation` rounds apart. The
-    largest norm is taken over all such sets of rounds. The result has the norm as `value`, and the text `rule`, which
-    says how the norm was computed and whether it is exact.
+    largest norm is taken over all such sets of rounds. The result's attribute `value` is the norm or bound. Its
+    attribute `rule` is a text that says how `value` was computed and whether it is exact.
 
     >>> separated_exposure(np.eye(6), separation=1, uses=4).value
     2.0

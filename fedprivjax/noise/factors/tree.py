@@ -38,8 +38,8 @@ NODES = {
 def compose(first: int, last: int) -> list[tuple[int, int]]:
     """Return the smallest set of nodes of a binary tree that together cover the rounds `first` to `last` once.
 
-    A node is the pair of its first and last round. These are c·2^k + 1 and (c + 1)·2^k, for integers c and k ≥ 0. The
-    nodes are in the order of their rounds.
+    A node is returned as the pair of its first and last round: c·2^k + 1 and (c + 1)·2^k, for integers c ≥ 0 and k ≥ 0.
+    The nodes are in the order of their rounds.
 
     >>> compose(1, 7), compose(4, 9)
     ([(1, 4), (5, 6), (7, 7)], [(4, 4), (5, 8), (9, 9)])
@@ -52,8 +52,8 @@ def compose(first: int, last: int) -> list[tuple[int, int]]:
 def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
     """Return the smallest set of binary tree nodes that together cover the last `epoch` rounds, up to `round`.
 
-    If there are fewer rounds, the nodes cover all of them. The nodes are those of `compose`, as arrays of fixed size
-    that may have empty slots, so that JAX can trace the function.
+    If `round` is less than `epoch`, the nodes cover the rounds 1 to `round`. `compose` returns the same nodes as a
+    list. Here they are in arrays of fixed size with empty slots, so that JAX can trace the function.
 
     Args:
         round: number of the newest round, from 1, or an array of such numbers.
@@ -85,24 +85,24 @@ def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, 
 
 @dataclass(frozen=True)
 class Tree(Factor):
-    """Noise from a binary tree over rounds. Every node is the sum over its rounds, with independent noise.
+    """Noise from a binary tree over rounds: every node is a sum over successive rounds, with independent noise.
 
     The sum over the rounds 1 to t is the sum of few nodes. For t = 6, these are the nodes of the rounds 1 to 4 and of
     the rounds 5 to 6. The sum therefore has the noise of at most 1 + log₂ t nodes. A run stores about log₂ R vectors of
     noise, for R rounds.
 
     At equal privacy, running sums have more or less noise than with independent noise, depending on the rounds in which
-    machines take part. For example, let 100 of 1000 machines take part in each of 100 rounds. If they are chosen
-    uniformly, the noise variance of running sums is 1.35 times as large as with independent noise. If machines take
-    turns, it is 0.67 times as large.
+    machines take part. For example, let 100 of 1000 machines take part in each of 100 rounds. If the machines are
+    chosen uniformly, the noise variance of running sums is 1.35 times as large as with independent noise. If machines
+    take turns, the variance is 0.67 times as large.
 
     Attributes:
         nodes: "uniform" gives every node the same noise. "sensitivity" makes the standard deviation of a node's noise
             proportional to the largest change of the node by one record. This change is computed as if every record
             were used once per epoch, always in the same order, so the method must have epochs. The guarantee itself
             counts the actual uses of each record.
-        restart: number of rounds after which a new tree begins. The noise of finished trees stays in later sums. None
-            is one tree for all rounds.
+        restart: number of rounds after which a new tree begins. The noise of finished trees stays in later sums. With
+            None, one tree serves all rounds.
 
     The examples compute the squared norm by which one record changes all nodes together. In every round that uses the
     record, the record changes the round's vector by a norm of 1. In sums, a vector that is k rounds old has weight
@@ -192,8 +192,8 @@ class Tree(Factor):
         """Return each tree node's largest change by one record, divided by the node's noise; float64 [nodes].
 
         A node is the sum Σ_t (1 − α)^{z−t}·x_t over its rounds t, of which z is the last. The record can change x_t by
-        any vector of norm at most its weight in round t. Changes are L2 norms, and noise is a standard deviation for
-        `noise_std` = 1. The result has one number per node with a round that uses the record.
+        any vector of norm at most the record's weight in round t. Changes are L2 norms, and noise is a standard
+        deviation for `noise_std` = 1. The result has one number per node with a round that uses the record.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
