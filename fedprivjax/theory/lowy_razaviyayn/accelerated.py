@@ -47,7 +47,7 @@ def acsa_mixing(rounds: int) -> np.ndarray:
 def acsa_step_weights(rounds: int, v: float) -> np.ndarray:
     """Weights of the proximal term in the steps of accelerated SGD; shape [rounds].
 
-    The proximal term is the squared distance to the previous point. A small weight gives a long step.
+    The proximal term is the squared distance to the previous iterate. A small weight gives a long step.
 
     Args:
         rounds: number of rounds.
@@ -74,17 +74,17 @@ def acsa_v(
     variance: ArrayLike = 0.0,
     diameter: ArrayLike | None = None,
 ) -> Any:
-    """Number v in the step sizes of a single run of accelerated SGD. A larger v means shorter steps.
+    """Number v in the step sizes of a single run of accelerated SGD.
 
     The step size of round r is `2r/(4v + μr(r + 1))`, where μ is the strong convexity of the loss (with its
-    regulariser). For a convex loss, μ = 0 and the step size is r/(2v).
+    regulariser). For a convex loss, μ is 0 and the step size is r/(2v). A larger v means shorter steps.
 
     Args:
         rounds: R, number of rounds.
         smoothness: β, smoothness of the loss. A regulariser adds its modulus to β.
-        form: form of `acsa_bound` that v minimises: "strong" for a strongly convex loss, such as a convex loss with a
-            regulariser; "convex" or "tight" for a convex loss. If the variance dominates, the smallest bound of "tight"
-            is about half the smallest bound of "convex".
+        form: form of `acsa_bound` to minimise. "strong" is for a strongly convex loss, such as a convex loss with a
+            regulariser. "convex" and "tight" are for a convex loss. If the variance dominates, the smallest bound of
+            "tight" is about half the smallest bound of "convex".
         variance: V², mean squared error of a round's gradient; not needed for "strong".
         diameter: D, bound on the distance from the start to the optimum; not needed for "strong".
 
@@ -95,7 +95,7 @@ def acsa_v(
         * for "convex": `max{2β, √(2V²R(R+1)(R+2)/(3D²))}`;
         * for "tight": `max{2β, (V/D)·√(R(R+1)(2R+1)/12)}`.
 
-    Source: derived here, by minimising `acsa_bound`. The paper leaves "some choice" open (appendix E.5).
+    Source: derived here, by minimising `acsa_bound`. The paper leaves v open (appendix E.5).
 
     >>> acsa_v(rounds=2, smoothness=0.5, form="tight", variance=10.0, diameter=1.0)
     5.0
@@ -137,7 +137,7 @@ def acsa_bound(
 
         * for "strong": `8V²/(μ(R+1))`;
         * for "convex": `4V²(R+2)/(3v)`, from the literature;
-        * for "tight": `V²(2R+1)/(6v)`, which is smaller.
+        * for "tight": `V²(2R+1)/(6v)`, which is smaller than the term of "convex".
 
     Source: derived here, from Ghadimi & Lan 2012.
 
@@ -159,14 +159,13 @@ def acsa_bound(
 def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5) -> Any:
     """Modulus λ of the regulariser `(λ/2)‖w − w_0‖²`, which is added to a convex loss to make it strongly convex.
 
-    The modulus is `λ = factor·V/(D√R)`. The correct centre of the regulariser is the start w_0. The paper's Lemma E.11
-    has this centre and the factor 1. The paper's Theorem E.1 has the centre 0 and the factor 1/2.
+    Here w_0 is the start. The paper's Theorem E.1 prints the centre 0 instead of w_0.
 
     Args:
         rounds: R, number of rounds.
         variance: V², mean squared error of a round's gradient.
         diameter: D, bound on the distance from the start to the optimum.
-        factor: 1/2 as in Theorem E.1, 1 as in Lemma E.11, or any other positive number.
+        factor: a positive number: 1/2 in the paper's Theorem E.1, and 1 in the paper's Lemma E.11.
 
     Returns:
         `λ = factor·V/(D√R)`.
@@ -223,8 +222,8 @@ def acsa_stages(
     """Successive runs (stages) of accelerated SGD on a strongly convex loss.
 
     Each stage halves the bound on the excess loss. There are as many stages as fit into the rounds. Remaining rounds
-    are not used, although protocols calibrate their noise for all rounds. If the first stage does not fit, the result
-    is one stage of all rounds with v_1 = 2β. This stage need not halve the bound.
+    are not used. If the first stage does not fit, the result is one stage of all rounds with v_1 = 2β, which need not
+    halve the bound.
 
     Args:
         rounds: R, number of all rounds.
@@ -232,8 +231,8 @@ def acsa_stages(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
-        printed: True replaces the factor R_k(R_k+1)(R_k+2) in the formula for v_k below by its reciprocal, as the paper
-            prints it. Then v_k is always 2β.
+        printed: True replaces the factor R_k(R_k+1)(R_k+2) in the formula for v_k below by its reciprocal, which the
+            paper prints. With the reciprocal, v_k is always 2β.
 
     Returns:
         Stages k = 1, 2, …. Stage k has R_k rounds, and its r-th round has the step size `2r/(4v_k + μr(r + 1))` with
@@ -241,8 +240,8 @@ def acsa_stages(
         * `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉`;
         * `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`.
 
-        This v_k minimises `acsa_bound` with the form "convex" and D² = 2Δ·2^{−(k−1)}/μ, among all v ≥ 2β. The bound of
-        `acsa_stages_bound`, which uses the strong convexity, can be smaller with v_k = 2β.
+        Among all v ≥ 2β, v_k minimises `acsa_bound` with the form "convex" and D² = 2Δ·2^{−(k−1)}/μ. The bound
+        `acsa_stages_bound` also uses the strong convexity, and can be smaller at v_k = 2β.
 
     Source: Lowy & Razaviyayn 2023, proof of Theorem E.1.2 (Ghadimi & Lan 2013), corrected.
 
@@ -270,12 +269,11 @@ def acsa_stages(
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
     """Bound on the excess loss after successive runs of accelerated SGD on a strongly convex loss.
 
-    Each run starts at the output of the previous run. Each run of `acsa_stages` halves the bound. If there are too few
-    rounds for this, `acsa_stages` returns one run of all rounds. The bound after this run may exceed `gap`.
+    Each run starts at the output of the previous run. The result may exceed `gap` if a run has too few rounds.
 
     Args:
-        stages: runs k = 1, 2, …, each as `Stage(rounds=R_k, v=v_k)`. Run k has R_k rounds. The number v_k sets its step
-            sizes: the r-th round of the run has the step size `2r/(4v_k + μr(r + 1))`.
+        stages: `Stage(rounds=R_k, v=v_k)` for each run k = 1, 2, …. Run k has R_k rounds, and its r-th round has the
+            step size `2r/(4v_k + μr(r + 1))`.
         gap: Δ_0, bound on the excess loss at the start.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.

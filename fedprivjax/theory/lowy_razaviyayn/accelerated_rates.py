@@ -21,7 +21,7 @@ def accelerated_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a smooth convex loss.
 
-    It is the smallest integer R with
+    The number is the smallest integer R with
 
         R ≥ max{√(βD√M˜/(L√(dξ˜))), Φˆ²/(dL²ξ˜K)}
 
@@ -31,8 +31,8 @@ def accelerated_rounds(
         problem: constants M˜ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
         smoothness: β, smoothness of the loss.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ˜.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
+            number of rounds, give a function from the number of rounds to ξ˜.
         spread: Φˆ², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
         formal: True uses `Φˆ²/(dL²ξ˜)` instead of `Φˆ²/(dL²ξ˜K)`, as the formal statement of the theorem does.
@@ -62,7 +62,7 @@ def accelerated_strong_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a smooth strongly convex loss.
 
-    It is the smallest integer R with
+    The number is the smallest integer R with
 
         R ≥ max{√(β/μ)·ln(ΔμM˜/(dL²ξ˜)), Φˆ²/(dL²ξ˜K)}
 
@@ -73,8 +73,8 @@ def accelerated_strong_rounds(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start, such as L times the distance to the optimum.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ˜.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
+            number of rounds, give a function from the number of rounds to ξ˜.
         spread: Φˆ², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
         formal: True uses `Φˆ²/(dL²ξ˜)` instead of `Φˆ²/(dL²ξ˜K)`, as the formal statement of the theorem does.
@@ -112,7 +112,7 @@ def accelerated_rate(
     Returns:
         `βD²/R² + DΦˆ/√(M˜KR) + LD√(dξ˜/M˜)`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem E.1.1, whose equation (30) prints a stray "+ ]".
+    Source: Lowy & Razaviyayn 2023, Theorem E.1.1.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
     >>> accelerated_rate(problem, rounds=10, batch=10, smoothness=100.0, load=0.01, spread=1.0)
@@ -216,7 +216,7 @@ def empirical_strong_rate(problem: ProblemConstants, *, strong_convexity: ArrayL
 def accelerated_envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Smoothness of the Moreau envelope on which to run accelerated SGD, for a convex loss.
 
-    The envelope is a smooth lower approximation of the loss, which need not be smooth.
+    The loss need not be smooth. The envelope is a smooth lower approximation of the loss.
 
     Args:
         problem: constants M˜ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
@@ -241,7 +241,7 @@ def accelerated_envelope_strong_smoothness(
 ) -> Any:
     """Smoothness of the Moreau envelope on which to run accelerated SGD, for a strongly convex loss.
 
-    The envelope is a smooth lower approximation of the loss, which need not be smooth.
+    The loss need not be smooth. The envelope is a smooth lower approximation of the loss.
 
     Args:
         problem: constants M˜ (machines in a round) and d (parameters).
@@ -266,7 +266,7 @@ def nonsmooth_accelerated_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a convex loss that need not be smooth.
 
-    It is the smallest integer R with
+    The number is the smallest integer R with
 
         R ≥ max{√(M˜/(dξ˜)), 1/(dξ˜K)}
 
@@ -275,8 +275,8 @@ def nonsmooth_accelerated_rounds(
 
     Args:
         problem: constants M˜ (machines in a round) and d (parameters).
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ˜.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
+            number of rounds, give a function from the number of rounds to ξ˜.
         batch: K, number of records in a batch.
         sampled: False leaves out `1/(dξ˜K)`, for batches of all records.
         formal: True uses `1/(dξ˜)` instead of `1/(dξ˜K)`, as the formal statement of the theorem does.
@@ -303,7 +303,7 @@ def nonsmooth_accelerated_strong_rounds(
 ) -> int:
     """Number of rounds of accelerated SGD for a strongly convex loss that need not be smooth.
 
-    It is the smallest integer R with
+    The number is the smallest integer R with
 
         R ≥ max{√(M˜/(dξ˜))·ln(ΔμM˜/(dL²ξ˜)), 1/(dξ˜K)}
 
@@ -313,8 +313,8 @@ def nonsmooth_accelerated_strong_rounds(
         problem: constants M˜ (machines in a round), d (parameters) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ˜.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
+            number of rounds, give a function from the number of rounds to ξ˜.
         batch: K, number of records in a batch.
         sampled: False leaves out `1/(dξ˜K)`, for batches of all records.
         formal: True uses `1/(dξ˜)` instead of `1/(dξ˜K)`, as the formal statement of the theorem does.

@@ -30,9 +30,9 @@ class Privacy(NamedTuple):
 
 
 def group_privacy(*, epsilon: float, delta: float, records: int) -> Privacy:
-    """Privacy of a group of records that follows from (ε, δ)-DP of one record.
+    """Privacy of a group of records if each record has (ε, δ)-DP.
 
-    If the group is a machine's dataset, this is user-level privacy.
+    If the group is a machine's dataset, the result is user-level privacy.
 
     Args:
         epsilon: ε of one record.
@@ -56,8 +56,8 @@ def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
     """Privacy of one record that implies (ε, δ)-DP of a machine's whole dataset.
 
     Args:
-        epsilon: ε that the whole dataset shall have.
-        delta: δ that the whole dataset shall have.
+        epsilon: ε of the whole dataset.
+        delta: δ of the whole dataset.
         records: n, number of records of a machine.
 
     Returns:
@@ -76,11 +76,8 @@ def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
 def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> float:
     """Root sum of squares of the rounds' ε, divided by the ε of the whole run.
 
-    The paper calls an algorithm C-compositional if this ratio is at most C. The lower bound for algorithms without a
-    trusted server (`local_lower_bound`) depends on C.
-
-    Args:
-        round_epsilons: ε_r of each round r.
+    The paper calls an algorithm C-compositional if this ratio is at most C. The bound `local_x: round_epsilons: ε_r of
+        each round r.
         epsilon: ε of the whole run.
 
     Returns:
@@ -109,8 +106,8 @@ def shuffled_machines(
         failure: δ', a part of the resulting δ that can be chosen freely. A smaller δ' means a larger resulting ε.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        printed: True omits the factor `e^{ε_r} + 1` from the formula of δ_r below. The printed theorem omits it,
-            although its proof (Lemma F.6) needs it.
+        printed: True omits the factor `e^{ε_r} + 1` from the formula of δ_r below. The printed theorem omits this
+            factor, but the proof (Lemma F.6) needs it.
 
     Returns:
         The privacy (ε_r, δ_r) with shuffling, where ε and δ are the arguments:
@@ -153,7 +150,8 @@ def shuffled_rounds_privacy(
     """Privacy of one record in all rounds, if a trusted shuffler hides which machine sent which message.
 
     In each round, the shuffler assigns the machines' datasets to the messages in a new uniformly random order, which an
-    observer does not know. This amplifies the privacy of the round (`shuffled_machines`). The rounds then compose.
+    observer does not know. Shuffling amplifies the privacy of each round (`shuffled_machines`). The result is for the
+    composition of all rounds.
 
     Args:
         epsilon: ε of all rounds without shuffling, for replacing one record of one machine. It is used only to check
@@ -162,8 +160,7 @@ def shuffled_rounds_privacy(
         round_deltas: δ_r of each round r without shuffling, for replacing one record of one machine.
         machines: N, number of all machines.
         records: n, number of records of a machine.
-        printed: as in `shuffled_machines`. True omits a factor that the printed theorem omits, although its proof
-            needs it.
+        printed: as in `shuffled_machines`. True omits a factor that the printed theorem omits, but the proof needs.
 
     Returns:
         The composed `ε = Σ_r a_r·tanh(a_r/2) + √(2·Σ_r a_r²·ln(1/δ'))` and `δ = δ' + Σ_r b_r`, where
@@ -265,8 +262,8 @@ def shuffled_rounds(
 ) -> int:
     """Number of rounds of minibatch SGD with a trusted shuffler.
 
-    The number is so large that the error of optimisation is at most of the order of the other errors. It also makes the
-    ε of one round as small as the theorem on shuffling requires.
+    After this number of rounds, the error of optimisation has at most the order of the other errors. The number also
+    makes the ε of one round as small as the theorem on shuffling requires.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
@@ -306,7 +303,7 @@ def shuffled_rate(problem: ProblemConstants, *, load: ArrayLike) -> Any:
         load: ξ, privacy load with a shuffler (`shuffled_load`).
 
     Returns:
-        `(LD/√M)·(1/√n + √(dξ))`. At the load of `shuffled_load` for N machines in all, this is of order
+        `(LD/√M)·(1/√n + √(dξ))`. At the load `shuffled_load` for N machines in all, the result has the order
         `LD·(1/√(nM) + √d/(εnN))` without logarithms.
 
     Source: Lowy & Razaviyayn 2023, Theorem 4.1.

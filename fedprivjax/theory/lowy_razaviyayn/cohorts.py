@@ -37,9 +37,9 @@ def uniform_cohort(*, machines: int, min_machines: int, max_machines: int) -> np
 
 
 def binomial_cohort(*, machines: int, rate: float) -> np.ndarray:
-    """Probabilities of m = 1, …, N machines in a round if each takes part independently; shape [machines].
+    """Probabilities of m = 1, …, N machines in a round if machines take part independently; shape [machines].
 
-    The probabilities are conditional on at least one machine.
+    The probabilities are conditional on at least one machine in the round.
 
     Args:
         machines: N, number of all machines.
@@ -79,15 +79,14 @@ def harmonic_machines(pmf: ArrayLike) -> float:
 def second_moment_machines(pmf: ArrayLike) -> float:
     """Mean 1/√E[1/M_r²] of the random number M_r of machines in a round.
 
-    This mean is at most the harmonic mean (`harmonic_machines`). Bounds for unequal machines use both
+    This mean is at most the harmonic mean (`harmonic_machines`). Bounds for unequal machines use both means
     (`average_or_max`).
 
     Args:
         pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
 
     Returns:
-        `M′ = 1/√E[1/M_r²]`. The paper prints the root inside the expectation, which would give the harmonic mean. The
-        paper's proofs use M′.
+        `M′ = 1/√E[1/M_r²]`. The paper prints the root inside the expectation, but its proofs use M′.
 
     Source: Lowy & Razaviyayn 2023, Assumption 3.
 

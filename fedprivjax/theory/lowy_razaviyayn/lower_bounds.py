@@ -31,8 +31,9 @@ def local_lower_bound(
     """Lower bound on the excess loss without a trusted server, if each machine's messages are private.
 
     The bound is on the excess population loss, for machines whose records have the same distribution. With `deviation`
-    0 and `compositionality` 1, it is also a bound on the excess empirical loss for the worst data, but only for
-    algorithms that are symmetric in the machines. Constants and logarithms are omitted.
+    0 and `compositionality` 1, the bound is also on the excess empirical loss for the worst data. The bound on the
+    excess empirical loss is only for algorithms that are symmetric in the machines. Constants and logarithms are
+    omitted.
 
     Args:
         problem: constants N (`per_round`, here the number of all machines), n (records of a machine), d (parameters), D
@@ -42,9 +43,8 @@ def local_lower_bound(
         round_deltas: δ_r of the messages of each round r; one entry for "sequential".
         deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.
         interaction: "sequential" (every machine sends one message) or "compositional" (several rounds).
-        compositionality: C, for "compositional": a number that is at least `√(Σ_r ε_r²)/ε`. For example, C = √R if each
-            of R rounds has ε_r = ε, because each round uses new records. For "sequential", C is 1 and this argument is
-            ignored.
+        compositionality: C, for "compositional": a number that is at least `√(Σ_r ε_r²)/ε`. For example, C is √R if
+            each of R rounds uses new records, with ε_r = ε. For "sequential", C is 1 and this argument is ignored.
         strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
 
     Returns:
@@ -74,8 +74,8 @@ def central_lower_bound(
 ) -> float:
     """Lower bound on the excess loss with a trusted server.
 
-    The bound is for the population loss or, with `deviation` 0, for the empirical loss. Constants and logarithms are
-    omitted.
+    The bound is on the excess population loss. With `deviation` 0, the bound is on the excess empirical loss. Constants
+    and logarithms are omitted.
 
     Args:
         problem: constants N (`per_round`, here the number of all machines), n (records of a machine), d (parameters), D
@@ -87,8 +87,8 @@ def central_lower_bound(
 
     Returns:
         `φD/√(Nn) + LD·min{1, √d/(εnN)}` for a convex loss, and `φ²/(μnN) + LD·min{1, d/(εnN)²}` for a strongly convex
-        loss. The strongly convex theorem is for L near μD. It has the factor L²/μ instead of LD, which is the same at L
-        = μD.
+        loss. The theorem for a strongly convex loss is for L near μD. It has the factor L²/μ, which equals LD at L =
+        μD.
 
     Raises:
         Refusal: unless δ < 1/(nN), φ ≤ L and μD ≤ L, the hypotheses of the theorems.
@@ -111,7 +111,7 @@ def central_lower_bound(
 def classical_local_lower_bound(
     *, machines: int, dimension: int, epsilon: float, diameter: float, lipschitz: float
 ) -> float:
-    """Lower bound on the excess loss if each of N machines has one record and protects it locally.
+    """Lower bound on the excess loss if each of N machines has one record and sends private messages.
 
     Constants are omitted.
 

@@ -29,7 +29,7 @@ from fedprivjax.theory.lowy_razaviyayn.problem import (
 
 
 class Variance(NamedTuple):
-    """Mean squared error of the server's mean gradient in a round, summed over coordinates, split by cause.
+    """Mean squared L2 error of the server's mean gradient in a round, as three parts.
 
     * `sampling`: the part due to sampled records;
     * `clients`: the part due to sampled machines;
@@ -58,15 +58,17 @@ def aggregate_variance(
 ) -> Variance:
     """Exact variance of one round's mean gradient around the gradient of the empirical loss.
 
-    Each round has a random number m of machines. They are a uniform sample of all N machines, without replacement.
+    Each round has a random number m of machines, sampled uniformly without replacement from all N machines.
 
     Args:
-        sampler: sampler of a batch: "replacement", "subset", "disjoint", "poisson" or "full".
+        sampler: sampler of a batch: "replacement", "subset" (without replacement), "disjoint" (one pass over the
+            records), "poisson" or "full" (all records).
         gradients: g_i, gradient of each machine's empirical loss; shape [machines, dimension].
-        spread: s_i², mean squared distance of a machine's per-record gradients to their mean; shape [machines].
-        records: n_i, number of records, one per machine or one for all.
-        batch: K_i, number of records in a batch, one per machine or one for all; all records for "full".
-        noise_std: σ_i, standard deviation of the noise per coordinate, one per machine or one for all.
+        spread: s_i², mean squared L2 distance of the gradients of machine i's records to their mean; shape [machines].
+        records: n_i, number of records of machine i. An array has one entry per machine, and a number is for all
+            machines.
+        batch: K_i, number of records in a batch of machine i, as an array or a number; all records for "full".
+        noise_std: σ_i, standard deviation of machine i's noise per coordinate, as an array or a number.
         pmf: probabilities of m = 1, 2, …, N machines in a round.
 
     Returns:
@@ -120,10 +122,11 @@ def population_variance(
     A random number m of all N machines takes part in a round. Let `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`.
 
     Args:
-        deviation: φ_i, bound on the standard deviation of a record's gradient (L2 norm over coordinates), one per
-            machine or one for all.
-        batch: K, the smallest batch.
-        noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
+        deviation: φ_i, bound on the standard deviation of the gradient of a record of machine i (L2 norm over
+            coordinates), as an array or one number for all machines.
+        batch: K, number of records in a batch; the smallest number if machines differ.
+        noise_std: σ_i, standard deviation of machine i's noise per coordinate, as an array or one number for all
+            machines.
         dimension: d, number of parameters.
         diversity: υ², mean squared distance of the machines' gradients to their mean.
         pmf: probabilities of m = 1, 2, …, N.
@@ -169,13 +172,14 @@ def empirical_variance(
     Args:
         spread: Φˆ², mean squared distance of all records' gradients to the empirical gradient.
         batch: K, number of records in a batch.
-        noise_std: σ_i, standard deviation of a machine's noise per coordinate, one per machine or one for all.
+        noise_std: σ_i, standard deviation of machine i's noise per coordinate, as an array or one number for all
+            machines.
         dimension: d, number of parameters.
         pmf: probabilities of m = 1, 2, …, N.
         diversity: υ², mean squared distance of the machines' gradients to their mean. The paper omits it (0), which is
             correct only if all machines take part in every round or have equal gradients.
-        total_records: None, or the number n of all machines' records. If it is given and M·K ≥ n, `sampling` is set to
-            0, as in the paper. This is wrong for sampling with replacement.
+        total_records: None, or the number n of all machines' records. If M·K ≥ n, `sampling` is set to 0, as in the
+            paper. The value 0 is wrong for sampling with replacement.
 
     Returns:
         A `Variance` with the fields
@@ -208,7 +212,7 @@ def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, c
         noise_std: σ, standard deviation of a machine's noise per coordinate.
         clients: variance that the random choice of M machines causes in a round's mean gradient at the optimum, for
             example 1/M times the result of `client_variance`. This variance is 0 if all machines are identical, or if
-            all take part.
+            all machines take part.
 
     Returns:
         A `Variance` with `sampling = 4L²/(MK)`, the given `clients`, and `noise = dσ²/M`.
@@ -250,8 +254,7 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
     Returns:
         `η = min{1/(4β), (D√M˜/(LR))·min{√n, 1/√(dξ˜)}}`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.1. The paper prints a square root in the definition of M˜. The paper's
-    formulas are right without this root, as here.
+    Source: Lowy & Razaviyayn 2023, Theorem 2.1, without the square root that the paper prints in the definition of M˜.
 
     >>> problem = ProblemConstants(records=100, per_round=4, dimension=25, diameter=1.0, lipschitz=2.0)
     >>> minibatch_step(problem, rounds=10, smoothness=0.5, load=0.01)
@@ -272,9 +275,9 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ˜. With `bare_load`, the result is the paper's
-            informal number of rounds, without logarithms.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
+            number of rounds, give a function from the number of rounds to ξ˜. With `bare_load`, the result is the
+            paper's informal number of rounds, without logarithmic factors.
 
     Returns:
         The smallest integer R with `R ≥ max{(βD√M˜/L)·√p, p/K}` and `p = min{n, 1/(dξ˜)}`.
@@ -334,7 +337,7 @@ def minibatch_step_bound(
     """Bound on the excess loss of minibatch SGD on a convex loss of smoothness β, at any step size up to 1/(4β).
 
     With `stability` 0, the bound is on the excess empirical loss, for any data. With `stability` from the function
-    `uniform_stability`, it is on the excess population loss.
+    `uniform_stability`, the bound is on the excess population loss.
 
     Args:
         step: η, step size, at most 1/(4β).

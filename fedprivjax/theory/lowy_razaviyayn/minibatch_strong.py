@@ -82,7 +82,7 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
 def averaging_weights(*, rounds: int, step: float, strong_convexity: float = 0.0) -> np.ndarray:
     """Weights of the iterates in the output of minibatch SGD on a strongly convex loss; shape [rounds].
 
-    The weights increase with the round and sum to 1. They are equal if the strong convexity is 0.
+    The weights sum to 1. They increase with the round, except that they are equal if the strong convexity is 0.
 
     Args:
         rounds: R, number of rounds.
@@ -142,8 +142,7 @@ def strong_step(
 
     Returns:
         `η = min{1/(4β), ln(max{2, μ²D²R²/c})/(μR)}` with `c = 2·(sampling + clients) + noise`, from the fields of
-        `variance`. If c exceeds μ²D²R, the noise outweighs strong convexity. The step size of `minibatch_step`, with
-        equal weights, then often has a smaller bound.
+        `variance`. If c exceeds μ²D²R, the step size `minibatch_step` with equal weights often has a smaller bound.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.1.2 and Lemma E.9.
 
@@ -167,8 +166,8 @@ def strong_step_bound(
 ) -> Any:
     """Bound on the excess loss of minibatch SGD on a strongly convex loss, at any step size up to 1/(4β).
 
-    The bound is for the mean of the iterates with `averaging_weights`. With `stability` 0, it is on the excess
-    empirical loss. With `stability` from the function `strong_stability`, it is on the excess population loss.
+    The bound is for the mean of the iterates with `averaging_weights`. With `stability` 0, the bound is on the excess
+    empirical loss. With `stability` from the function `strong_stability`, the bound is on the excess population loss.
 
     Args:
         step: η, step size, at most 1/(4β).
@@ -218,10 +217,10 @@ def strong_rounds(
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
-            the number of rounds, give a function from that number to ξ˜.
-        formal: True uses 1/(dξ˜) instead of the number p/K in the formula below, as the formal statement of the theorem
-            does. It may give more rounds than needed.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If ξ˜ depends on
+            the number of rounds, give a function from the number of rounds to ξ˜.
+        formal: True uses 1/(dξ˜) instead of p/K in the formula below, as the formal statement of the theorem does. The
+            result may then be larger than needed.
 
     Returns:
         The smallest integer R with `R ≥ max{(8β/μ)·ln(βD²μM˜/(dL²ξ˜)), p/K}` and `p = min{n, 1/(dξ˜)}`.

@@ -19,7 +19,7 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants, precisio
 def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
     """Smoothness of the Moreau envelope on which to run minibatch SGD, for a convex loss.
 
-    The envelope is a smooth lower approximation of the loss, which need not be smooth.
+    The loss need not be smooth. The envelope is a smooth lower approximation of the loss.
 
     Args:
         problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
@@ -41,7 +41,7 @@ def envelope_smoothness(problem: ProblemConstants, *, load: ArrayLike) -> Any:
 def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: ArrayLike, load: ArrayLike) -> Any:
     """Smoothness of the Moreau envelope on which to run minibatch SGD, for a strongly convex loss.
 
-    The envelope is a smooth lower approximation of the loss, which need not be smooth.
+    The loss need not be smooth. The envelope is a smooth lower approximation of the loss.
 
     Args:
         problem: constants n (records of a machine), M˜ (machines in a round) and d (parameters).
@@ -64,7 +64,7 @@ def envelope_strong_smoothness(problem: ProblemConstants, *, strong_convexity: A
 def envelope_strong_convexity(*, strong_convexity: ArrayLike, smoothness: ArrayLike) -> Any:
     """Strong convexity of the Moreau envelope of a strongly convex loss, to use for the step size.
 
-    The envelope is a smooth lower approximation of the loss, and slightly less convex.
+    The envelope is a smooth lower approximation of the loss, and is less strongly convex than the loss.
 
     Args:
         strong_convexity: μ, strong convexity of the loss.
@@ -87,8 +87,8 @@ def nonsmooth_rounds(problem: ProblemConstants, *, load: Load) -> int:
 
     Args:
         problem: constants n (records of a machine), M˜ (machines in a round) and d (parameters).
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If it depends on the
-            number of rounds, give a function from that number to ξ˜.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
+            number of rounds, give a function from the number of rounds to ξ˜.
 
     Returns:
         The smallest integer R with `R ≥ M˜·min{n, 1/(dξ˜)}`.
@@ -114,8 +114,8 @@ def nonsmooth_bound(problem: ProblemConstants, *, load: ArrayLike) -> Any:
         load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`).
 
     Returns:
-        `545·(LD/√M˜)·max{1/√n, √(dξ˜)}`. This is the paper's bound. The factor 545 could be halved: the paper takes 2L
-        as the Lipschitz constant of the envelope, and L suffices.
+        `545·(LD/√M˜)·max{1/√n, √(dξ˜)}`. The result is the paper's bound. The factor 545 could be halved, because the
+        paper takes 2L as the Lipschitz constant of the envelope, but L suffices.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.2.
 
@@ -135,8 +135,8 @@ def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: floa
         problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If it depends on
-            the number of rounds, give a function from that number to ξ˜.
+        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If ξ˜ depends on
+            the number of rounds, give a function from the number of rounds to ξ˜.
 
     Returns:
         The smallest integer R with `R ≥ max{8M˜p·ln(bD²μM˜/(dL²ξ˜)), 1/(dξ˜)}`, `p = min{n, 1/(dξ˜)}` and `b = μM˜p`.

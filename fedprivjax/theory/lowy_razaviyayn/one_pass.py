@@ -43,7 +43,7 @@ def one_pass_rounds(*, records: int, batch: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OnePassConstants(ProblemConstants):
-    """Constants of a smooth problem, with the privacy budget of one pass over its records.
+    """Constants of a smooth problem, and the privacy budget of one pass over the records.
 
     Attributes:
         records: n, number of records of one machine.
@@ -144,7 +144,7 @@ def one_pass_strong_batch(problem: OnePassConstants, *, strong_convexity: float,
 def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
     """Excess population loss of one pass of accelerated SGD for a smooth convex loss, up to a constant.
 
-    The batch size is arbitrary. `one_pass_rate` is for the best one.
+    The batch size is arbitrary. `one_pass_rate` is for the best batch size.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
@@ -156,7 +156,7 @@ def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
     Returns:
         `βD²K²/n² + φD/√(nM) + LD√(d·ln(1/δ))/(ε√(KnM)) + √K·υD/√(nM)·√((N−M)/(N−1))`.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.3.1, which prints β² for β.
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.1, with β instead of the printed β².
 
     >>> sizes = {"records": 100, "per_round": 4, "dimension": 4, "diameter": 1.0, "lipschitz": 1.0}
     >>> problem = OnePassConstants(epsilon=1.0, delta=0.5, smoothness=16.0, deviation=2.0, **sizes)
@@ -174,8 +174,8 @@ def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
 def one_pass_rate(problem: OnePassConstants) -> Any:
     """Excess population loss of one pass of accelerated SGD for a smooth convex loss, up to a constant.
 
-    The batch size is the best one, `one_pass_batch`. The three terms of the result are due to sampled records, noise,
-    and sampled machines, in this order.
+    The batch size is `one_pass_batch`. The three terms of the result are due to sampled records, noise, and sampled
+    machines, in this order.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
@@ -216,8 +216,8 @@ def one_pass_strong_rate(problem: OnePassConstants, *, strong_convexity: ArrayLi
     Returns:
         `φ²/(μnM) + √κ·L²d·ln(1/δ)/(μ(εn)²M) + υ²/(μ√κM)·(1 − (M−1)/(N−1))`, where κ = β/μ.
 
-    Source: Lowy & Razaviyayn 2023, Theorem 2.3.2, which omits 1/μ from the term with φ². Equation (9) omits it from the
-    term with ln(1/δ).
+    Source: Lowy & Razaviyayn 2023, Theorem 2.3.2, which omits 1/μ from the term with φ². Equation (9) omits 1/μ from
+    the term with ln(1/δ).
 
     >>> sizes = {"records": 100, "per_round": 4, "dimension": 1, "diameter": 1.0, "lipschitz": 1.0}
     >>> problem = OnePassConstants(epsilon=1.0, delta=1e-5, smoothness=4.0, deviation=2.0, **sizes)

@@ -32,16 +32,17 @@ NOISE_CONSTANT = 256
 class ProblemConstants:
     """Constants of a Lipschitz problem on machines with equally many records.
 
-    All but the dimension may be arrays.
+    All attributes except the dimension may be arrays.
 
     Attributes:
-        records: n, number of records of one machine; the fewest if machines differ.
-        per_round: M, number of machines in a round. If it is random, give its harmonic mean (`harmonic_machines`).
-            Results that contain M˜ instead of M also hold for machines with different privacy loads (`privacy_load`).
-            For such machines, give M˜ = `average_or_max(loads, pmf).per_round`. For equal loads, M˜ is M.
+        records: n, number of records of one machine; the smallest number if machines differ.
+        per_round: M, number of machines in a round. If the number is random, give its harmonic mean
+            (`harmonic_machines`). Results that contain M˜ instead of M also hold for machines with different privacy
+            loads (`privacy_load`). For such machines, give M˜ = `average_or_max(loads, pmf).per_round`. For equal
+            loads, M˜ is M.
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
-        lipschitz: L, bound on the gradient norm of one record's loss; the largest if machines differ.
+        lipschitz: L, bound on the gradient norm of one record's loss; the largest bound if machines differ.
 
     Raises:
         Refusal: if a number is out of range.
@@ -72,17 +73,17 @@ def curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.n
 def privacy_load(
     *, records: ArrayLike, epsilon: ArrayLike, delta: ArrayLike, rounds: int, lipschitz: ArrayLike = 1.0
 ) -> Any:
-    """Privacy load of a machine: a number to which its noise variance is proportional.
+    """Privacy load of a machine: a number to which the machine's noise variance is proportional.
 
     The paper's bounds and step sizes depend on privacy only through the load ξ. The paper assumes Gaussian noise of
-    variance `256·R·L²·ξ` per coordinate. All arguments but `rounds` may be arrays with one entry per machine.
+    variance `256·R·L²·ξ` per coordinate. All arguments except `rounds` may be arrays with one entry per machine.
 
     Args:
         records: n, number of records of a machine.
         epsilon: ε of the privacy budget, at most 2·ln(2/δ), or inf for no privacy (load 0).
         delta: δ of the privacy budget.
         rounds: R, number of rounds.
-        lipschitz: L, Lipschitz constant. The result is L²·ξ, so the default of 1 gives ξ.
+        lipschitz: L, Lipschitz constant of the loss. The result is L²·ξ. The default of 1 gives ξ.
 
     Returns:
         `(L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
@@ -108,8 +109,8 @@ def privacy_load(
 def bare_load(*, records: ArrayLike, epsilon: ArrayLike) -> Any:
     """Simplified privacy load of a machine: `privacy_load` without logarithmic factors.
 
-    The noise variance is proportional to the privacy load. The simplified load is for plots and for simplified numbers
-    of rounds.
+    The noise variance is proportional to the privacy load. The simplified load is for plots and for numbers of rounds
+    without logarithmic factors.
 
     Args:
         records: n, number of records of a machine.
@@ -155,11 +156,11 @@ def precision(problem: ProblemConstants, load: ArrayLike) -> np.ndarray:
 
 
 class Effective(NamedTuple):
-    """Number of machines and common value per machine, to use in a bound that is stated for equal machines.
+    """Number of machines and common value of all machines, for use in a bound for equal machines.
 
-    The value is, for example, the noise variance of a machine. If the number of machines in a round is random and the
-    variances differ, such a bound holds with `per_round` for the number and `value` for every variance.
-    `average_or_max` computes both from the distribution of the number and the machines' variances.
+    The value is, for example, a noise variance. Suppose that the number of machines in a round is random, and that
+    machines have different noise variances. The bound for equal machines then holds with `per_round` as the number of
+    machines and `value` as every variance. `average_or_max` computes `per_round` and `value`.
 
     Attributes:
         per_round: number of machines in a round.
@@ -184,7 +185,7 @@ def top_averages(values: ArrayLike) -> np.ndarray:
     """Means of the m largest of the machines' values, for m = 1, …, machines; shape [machines].
 
     Args:
-        values: one per machine, in any order.
+        values: one value per machine, in any order.
 
     Source: Lowy & Razaviyayn 2023, appendix E.1.
 
@@ -198,10 +199,11 @@ def top_averages(values: ArrayLike) -> np.ndarray:
 def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
     """Root mean square of the mean of the m largest of the machines' values, for a random m.
 
-    Here m is the number of machines in a round. Bounds for machines with unequal noise contain the result.
+    The random m is the number of machines in a round. Bounds for machines with unequal noise contain the result.
 
     Args:
-        values: one per machine, or one for all: privacy loads (`privacy_load`), noise variances or squared deviations.
+        values: privacy loads (`privacy_load`), noise variances or squared deviations. An array has one entry per
+            machine, and a number is for all machines.
         pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
 
     Returns:
@@ -221,16 +223,16 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
     """Number of machines and common value that a bound uses if machines have different values.
 
     The values are, for example, the variances of the machines' noise. For a random number m of machines in a round, the
-    bound contains the expectation of ā_m/m, where ā_m is the mean of the m largest values (`top_averages`). Two upper
-    bounds on this expectation are known. The smaller one is used.
+    bound contains the expectation of ā_m/m, where ā_m is the mean of the m largest values (`top_averages`). The result
+    is from the smaller of two upper bounds on this expectation.
 
     Args:
-        values: one per machine, or one for all: noise variances, squared standard deviations of records' gradients, or
-            privacy loads (`privacy_load`).
+        values: noise variances, squared standard deviations of records' gradients, or privacy loads (`privacy_load`).
+            An array has one entry per machine, and a number is for all machines.
         pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
 
     Returns:
-        An `Effective`, whose `ratio = value/per_round` is the smaller of the two upper bounds. The two candidates are
+        An `Effective`, the one of the following two with the smaller `ratio = value/per_round`:
 
         * `per_round = 1/√E[1/m²]` (`second_moment_machines`) with `value = √E[ā_m²]` (`expected_top`);
         * `per_round = 1/E[1/m]` (`harmonic_machines`) with the largest of the values.
@@ -248,14 +250,15 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
 def client_variance(*, diversity: ArrayLike, machines: int, per_round: ArrayLike) -> Any:
     """Variance due to choosing the machines of a round at random.
 
-    This variance divided by the number of machines in a round is the mean squared error that the choice causes in the
-    mean gradient.
+    Divide the result by the number of machines in a round for the mean squared error of the mean gradient due to this
+    choice.
 
     Args:
         diversity: υ², mean squared distance of the machines' gradients to their mean; at the optimum, the mean squared
             norm of their gradients.
         machines: N, number of all machines.
-        per_round: M, number of machines in a round, or its harmonic mean if it is random.
+        per_round: M, number of machines in a round. If the number is random, give its harmonic mean
+            (`harmonic_machines`).
 
     Returns:
         `Υ² = (1 − (M−1)/(N−1))·υ²`, or 0 if N = 1.
