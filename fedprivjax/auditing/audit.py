@@ -80,7 +80,7 @@ class Audit:
             weakest guarantee, so the audit tests the guarantee of this machine.
         found: lower bounds from each score. The likelihood ratio is the first score.
         attained: largest μ of Gaussian differential privacy that an attack with this canary can show if the claim is
-            right, or None if the claim is an ε without a μ.
+            right. None if the claim is an ε without a μ.
         verdict: upper bound on the probability that `refuted` names a score although the claim is right.
     """
 
@@ -95,8 +95,8 @@ class Audit:
         """Name and lower bounds of the best score.
 
         A score is a test statistic, one number per run. If no score refutes the claim, the best score is the likelihood
-        ratio, which is the most powerful one if the claim is right. Otherwise, the best score is the refuting score
-        with the largest bound.
+        ratio, which is the most powerful test statistic if the claim is right. Otherwise, the best score is the
+        refuting score with the largest bound.
         """
         refuting = [found for found in self.found if found.name in self.refuted]
         return max(refuting, key=lambda one: (one.strict.epsilon_lower, one.strict.mu_lower), default=self.found[0])
@@ -110,8 +110,8 @@ class Audit:
     def epsilon_lower(self) -> float:
         """Lower bound on ε, at the δ of the audit, from the best test statistic (`best`), with 95% confidence.
 
-        If the protocol claims a μ of Gaussian differential privacy, the runs give a lower bound on μ, which is
-        converted to ε.
+        If the protocol claims a μ of Gaussian differential privacy, a lower bound on μ is converted to a lower bound on
+        ε.
         """
         bounds = self.best.bounds
         return bounds.epsilon_lower if self.guarantee.mus is None else bounds.gdp_epsilon_lower
@@ -120,7 +120,7 @@ class Audit:
     def tightness(self) -> float:
         """Lower bound `epsilon_lower` divided by the claimed ε.
 
-        It is close to 1 if the claim is tight and the attack strong. It is well above 1 only if the claim is wrong.
+        It is close to 1 if the claim is tight and the attack is strong. It is well above 1 only if the claim is wrong.
         """
         return self.epsilon_lower / self.guarantee.epsilon
 
@@ -128,8 +128,7 @@ class Audit:
     def refuted(self) -> tuple[str, ...]:
         """Names of the test statistics (scores) whose lower bounds exceed the claim.
 
-        The tuple is empty if the claim is not refuted. A right claim is refuted with a probability of at most the
-        argument `verdict` of `audit`, by default 10⁻⁴.
+        The tuple is empty if the claim is not refuted. A right claim is refuted with probability at most `verdict`.
         """
         return tuple(found.name for found in self.found if found.strict.refute(self.guarantee))
 
@@ -189,23 +188,22 @@ def audit(
 ) -> Audit:
     """Return lower bounds on a protocol's privacy loss, from an attack with a worst-case record (canary).
 
-    The protocol runs equally often on two neighbouring datasets of a small federation, which differ in the canary only.
-    Scores (test statistics) of what the adversary sees tell the two datasets apart. The better they do so, the larger
-    the bounds.
+    The protocol runs equally often on two neighbouring datasets of a small federation. The datasets differ in the
+    canary only. Test statistics (scores) of the adversary's view distinguish the two datasets.
 
     Args:
         protocol: a protocol with a privacy target or a `noise_std`.
-        federation: a small federation. None takes one that suits the protocol: usually four machines, with at least
-            twelve records each.
-        runs: number of runs on each of the two datasets. The bounds are computed from these runs. Further runs
-            beforehand determine the scores, as functions of the adversary's view, and their thresholds.
+        federation: a small federation. None takes a federation that suits the protocol. It usually has four machines
+            with at least twelve records per machine.
+        runs: number of runs on each of the two datasets. The bounds are computed from these runs. Additional runs
+            before them determine the scores and the thresholds of the scores.
         delta: δ of the bounds on ε.
         seed: seed of all runs.
         verdict: upper bound on the probability that `Audit.refuted` names a score although the claim is right.
         public: names of metrics that the protocol reports in each round and that the adversary sees, too.
-        loss: loss of the records, "linear" or "quadratic" (see `Federation`). None is the federation's.
-        clipping: "ghost" or "rows" to compute clipped gradients by the code for networks (see `Federation`). The audit
-            then tests this code, too. None is the federation's setting.
+        loss: loss of the records, "linear" or "quadratic" (see `Federation`). None is the federation's loss.
+        clipping: code that computes clipped gradients, "auto", "ghost" or "rows" (see `Federation`). None is the
+            federation's setting.
         folder: folder in which scores of finished runs are stored, and from which a stopped audit resumes. None stores
             nothing.
         progress: callback, called with (finished runs, all runs).

@@ -217,7 +217,7 @@ def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05)
         other: independent scores of runs on a neighbouring dataset, shape [runs']. They may tend to be larger or
             smaller than `null`.
         delta: δ of the bound on ε, inside (0, 1).
-        level: upper bound on the probability that the bound on ε exceeds the true ε. The same holds for μ.
+        level: error probability of each bound. Each bound exceeds the true ε or μ with at most this probability.
 
     >>> rng = np.random.default_rng(0)
     >>> 1.6 < fitted(rng.normal(0, 1, 4000), rng.normal(2, 1, 4000), delta=1e-5).mu_lower < 2.0

@@ -42,31 +42,31 @@ class Federation:
     the audit.
 
     Attributes:
-        participation: participation scheme. If it is public, all runs share one schedule. If it is secret, each run
-            samples its own.
+        participation: participation scheme. If the scheme is public, all runs share one schedule. If the scheme is
+            secret, each run samples its own schedule.
         rounds: number of rounds.
         records: number of records per machine.
         dimension: number of parameters. The canary changes messages along one direction. The other directions show only
             noise.
         canary: norm of the canary's gradient before clipping, divided by the clip. None is 100, or 10⁶ with the
-            quadratic loss. For a method without a clip, the gradient has norm 1, which is then the Lipschitz constant.
+            quadratic loss. For a method without a clip, the gradient has norm 1, and the Lipschitz constant is 1.
         order: order in which a machine uses its records, for methods that use one record per message. "stored" is the
-            order of the data. `plan.ORDERS` lists the others.
+            order of the data. `plan.ORDERS` lists the other orders.
         loss: "linear" or "quadratic". Gradients of the quadratic loss depend on the parameters. The quadratic loss can
-            therefore detect errors that the linear loss cannot. For example, it detects that a method adds an unclipped
-            term to its local steps. It requires a protocol with a clip.
-        unclipped: True to scale down the canary's gradient on one of the two datasets, such that it is not clipped. On
-            the other dataset, the gradient has the norm given by `canary`, or the canary is absent. Use True for
-            methods whose messages show whether a gradient was clipped.
-        dense: True if all coordinates of the canary's gradient are nonzero, False if only one is. None takes the
-            gradient that the adversary detects better. In a sum of clipped messages, both are equally easy to detect.
+            therefore detect errors that the linear loss does not detect. An example is a method that adds an unclipped
+            term to its local steps. The quadratic loss requires a protocol with a clip.
+        unclipped: True to scale down the canary's gradient on one of the two datasets, such that this gradient is not
+            clipped. If messages show whether a gradient was clipped, `audit` ignores this setting and chooses the
+            value.
+        dense: True if all coordinates of the canary's gradient are nonzero, False if only one coordinate is nonzero.
+            None takes the gradient that the adversary detects better. In a sum of clipped messages, both gradients are
+            equally easy to detect.
         leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, each array has half of the
             coordinates. The audit can then detect that a method clips each array separately instead of the whole
             gradient. None is 2 if the method runs with two arrays, otherwise 1.
-        clipping: code by which gradients are clipped. The audit tests this code, too. "auto" is the code for linear
-            predictors. "ghost" (ghost clipping) and "rows" (clipping of every record's gradient) are the code for
-            networks. With these two, the model has two arrays of parameters, of which one is the kernel of a dense
-            layer.
+        clipping: code that clips gradients. The audit also tests this code. "auto" is the code for linear predictors.
+            The code for networks is "ghost" (ghost clipping) or "rows" (clipping of every record's gradient). For
+            networks, the model has two arrays of parameters. One of the arrays is the kernel of a dense layer.
     """
 
     participation: Participation

@@ -66,18 +66,19 @@ class OneRunAudit:
     """Result of `audit_one_run`: lower bounds on the privacy loss, with the claimed guarantee.
 
     Worst-case records (canaries) get random signs. The bounds follow from the number of signs that an attacker guesses
-    correctly. The probability that a bound exceeds the true ε or μ is at most its error probability.
+    correctly. The error probability of a bound is the largest probability that the bound exceeds the true ε or μ.
     `audit_one_run` has two arguments that are error probabilities: `level` (default 0.05) and `verdict` (default 10⁻⁴).
 
     Attributes:
         protocol: name of the protocol.
         guarantee: claimed guarantee.
         bounds: lower bounds on ε and μ with error probability `level`.
-        strict: lower bounds on ε and μ with error probability `verdict`. If one of them exceeds the claim, the claim is
-            refuted.
-        attained: estimate of the μ (of Gaussian DP) at which the best attack distinguishes the two signs of one canary.
-            If it is much smaller than the claimed μ, the canaries are too weak to test the claim. The estimate uses a
-            canary's effect in a run without noise. For methods that normalise their steps, it is only approximate.
+        strict: lower bounds on ε and μ with error probability `verdict`. If one of these bounds exceeds the claimed
+            value, the claim is refuted.
+        attained: estimate of the largest μ of Gaussian differential privacy that an attack with one canary can show. If
+            the estimate is much smaller than the claimed μ, the canaries are too weak to test the claim. The estimate
+            uses a canary's effect in a run without noise. For methods that normalise their steps, the estimate is only
+            approximate.
     """
 
     protocol: str
@@ -90,9 +91,9 @@ class OneRunAudit:
     def refuted(self) -> bool:
         """True if the audit refutes the claimed guarantee.
 
-        The attribute `strict` holds a lower bound on ε and one on μ. The claim is refuted if one of them exceeds the
-        claimed value. A right claim is refuted with a probability of at most the argument `verdict` of `audit_one_run`,
-        by default 10⁻⁴.
+        The attribute `strict` holds a lower bound on ε and a lower bound on μ. The claim is refuted if one of these
+        bounds exceeds the claimed value. A right claim is refuted with probability at most `verdict`, an argument of
+        `audit_one_run` (default 10⁻⁴).
         """
         return self.strict.refute(self.guarantee)
 
@@ -138,19 +139,19 @@ def audit_one_run(
     run, an attacker guesses these signs. The bounds follow from the number of correct guesses.
 
     Args:
-        protocol: a protocol with a privacy target or a `noise_std`, and with trust "server" (the adversary sees the
-            server's query points) or "none" (it sees all messages).
-        problem: a problem whose examples are stored. Canaries replace the records that each machine uses first. If
-            samples are secret, they replace the first records that the machine stores.
+        protocol: a protocol with a privacy target or a `noise_std`. Its `trust` must be "server" or "none". With
+            "server", the adversary sees the server's query points. With "none", the adversary sees all messages.
+        problem: a problem whose examples are stored. Canaries replace the records that each machine uses first. If the
+            choice of records is secret, canaries replace the first records that the machine stores.
         participation: participation scheme, which must be public.
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: seed of the run and of the random signs.
         delta: δ of the bound on ε.
         each: number of canaries per machine. A machine uses its canaries one after another. Later canaries may
-            influence fewer of the machine's messages than the first one. If there are few machines, use more canaries,
-            so that there are enough signs to guess.
-        canary: norm of a canary's gradient, divided by the clip. For a method without a clip, the gradient's norm is
-            the Lipschitz constant of the loss instead.
+            influence fewer of the machine's messages than the first canary. If there are few machines, use more
+            canaries, so that there are enough signs to guess.
+        canary: norm of a canary's gradient, divided by the clip. It has no effect on a method without a clip: there,
+            the gradient's norm is the Lipschitz constant of the loss.
         level: error probability of each bound.
         verdict: upper bound on the probability that `OneRunAudit.refuted` is True although the claim is right.
         guesses: number of guessed signs. The attacker guesses the signs of which it is most certain. None takes the
