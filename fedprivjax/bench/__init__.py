@@ -36,7 +36,7 @@ def measure(groups: list[str] | None = None) -> Iterator[Line]:
 def table(lines: Iterable[Line], machine: Mapping[str, str]) -> Table:
     """Return a table of benchmark results, one row per measurement.
 
-    If a measurement has a target, the row also has the target, and says whether it is met.
+    If a measurement has a target, the row also states the target and whether the target is met.
 
     Args:
         lines: measurements, as `measure` yields them.

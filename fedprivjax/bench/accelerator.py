@@ -105,11 +105,11 @@ def fedavg_rates(rounds: int) -> Iterator[Line]:
 def plot(lines: Iterable[Line], device: str) -> Figure:
     """Return a plot of the speed of sweeps, in runs per minute, against the number of runs in a sweep.
 
-    A second curve is an upper limit on the speed. It follows from the device's memory bandwidth, and from the number of
-    random numbers that the device samples per second.
+    A second curve is an upper limit on the speed. This limit follows from the device's memory bandwidth, and from the
+    number of random numbers that the device samples per second.
 
     Args:
-        lines: speeds of sweeps and their limits, as `fedprivjax.bench.measure(["accelerator"])` yields them.
+        lines: speeds of sweeps and limits on these speeds, as `fedprivjax.bench.measure(["accelerator"])` yields them.
         device: name of the device, the title of the plot.
     """
     (figure, (axis,)), rates, limits = panelled(1), {}, {}
@@ -171,12 +171,13 @@ def description() -> dict[str, Any]:
 def table(found: Iterable[devices.Finding]) -> Table:
     """Return a table of the differences between results on this device and on the CPU, one row per case.
 
-    A case is a method or algorithm with certain settings, such as "user_agd, trust = none". Its row has three
-    differences, in the columns "run", "sweep" and "noise": the largest difference in the results of a run, in those of
-    a sweep, and in the covariance of the noise. The title of the table states their units. If a difference exceeds its
-    limit, the cell shows both, such as "2.0e-04 > 1e-05". A cell "error" stands for a comparison that raised an
-    exception. The column "met" is "ok" if all differences of the row are within their limits. Two further rows, for
-    random bits and for a matrix product, have one difference each, in the column "run".
+    A case is a method or algorithm with certain settings, such as "user_agd, trust = none". The column "run" has the
+    largest difference in the results of a run, the column "sweep" has the largest difference in the results of a sweep,
+    and the column "noise" has the largest difference in the covariance of the noise. The title of the table states the
+    units. If a difference exceeds its limit, the cell shows the difference and the limit, such as "2.0e-04 > 1e-05". A
+    cell "error" stands for a comparison that raised an exception. The column "met" is "ok" if all differences of the
+    row are within their limits. The rows for random bits and for a matrix product have a difference in the column "run"
+    only.
 
     Args:
         found: comparisons, each with a difference and its limit (`fedprivjax.testing.devices.Finding`).

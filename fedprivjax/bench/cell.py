@@ -71,7 +71,7 @@ def run_of(protocol, mechanism: Any = None, method: str = "auto", rounds: int = 
     """Return a function without arguments that makes one benchmark run of a protocol.
 
     The run trains softmax regression on 60,000 random images, with 50 of 100 machines in each round. The first call of
-    the function also compiles the program. Later calls can be timed.
+    the function also compiles the program, so only later calls should be timed.
 
     Args:
         protocol: protocol to run.

@@ -75,7 +75,7 @@ SWEEPS: dict[str, Layout] = {
 
 
 class Row(NamedTuple):
-    """Predicted cost of one compiled program. Numbers except `memory` are those of one round on one card.
+    """Predicted cost of one compiled program. All numbers except `memory` are for one round on one card (GPU).
 
     Attributes:
         name: name of a method such as "fedavg", of a network, or of an algorithm without a named method, such as
@@ -83,7 +83,7 @@ class Row(NamedTuple):
         runs: number of runs that one call of the program computes, as text, such as "1,000".
         kernels: number of kernels that are launched.
         copies: number of these kernels that are copies.
-        least: bytes that a round must read and write, from the shapes of its arrays.
+        least: bytes that a round must read and write according to the shapes of its arrays.
         moved: bytes that the compiled kernels read and write.
         collectives: number of communications between cards, by kind, such as all-reduce.
         products: precisions in which the program multiplies matrices of float32 numbers: "float32", "tf32" or both.
@@ -123,15 +123,16 @@ def require_cases(card: str, cards: int = 1, only: Sequence[str] | None = None) 
 
 
 def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, *, say: Say) -> Iterator[Row]:
-    """Compile methods and networks for a card that need not be present, and yield predicted costs.
+    """Compile methods and networks for a card (GPU) that need not be present, and yield predicted costs.
 
-    A program computes one run of a method, or a sweep of 100, 1,000 or 10,000 runs. For a network, which FedAvg trains,
-    it computes one run or a sweep of 100 runs. Each program has a row. The gossip method `dsgd`, which has no server,
-    is left out.
+    For each method, there are four programs: one run, and sweeps of 100, 1,000 and 10,000 runs. For each network, there
+    are two programs of FedAvg: one run, and a sweep of 100 runs. Each program has a row. The method `dsgd` is left out,
+    because it has no server.
 
     Args:
         card: name of the card, a key of `CARDS`.
-        cards: number of cards. A single run divides its machines over them, and a sweep its runs.
+        cards: number of cards. A single run divides its machines over the cards. A sweep divides its runs over the
+            cards.
         only: names of methods and networks, or None for all.
         say: progress callback, called with a line of text.
     """
