@@ -133,13 +133,13 @@ def may_share(
 
     The function serves to check that two datasets are disjoint, so it returns True in case of doubt. Two real datasets
     may share records if they come from the same data. A dataset from files of the user, such as a table or "leaf", may
-    share records with any real dataset. So may a dataset that the package does not know. Two synthetic datasets may
-    share records if they have equal `seed` and equal `trial`, because they then use the same random numbers. A
-    synthetic dataset shares no records with real data.
+    share records with any real dataset. A dataset that the package does not know may share records with any real
+    dataset, too. Two synthetic datasets may share records if they have equal `seed` and equal `trial`, because equal
+    values give the same random numbers. A synthetic dataset shares no records with real data.
 
     Args:
         name: name of the first dataset. If this dataset is from files of the user, or the package does not know it, the
-            result is True for every second dataset, even a synthetic one.
+            result is always True.
         other: name of the second dataset. If the package does not know it, it counts as real data.
         options: options of the first dataset. Default: none.
         other_options: options of the second dataset. Default: none.
@@ -170,9 +170,10 @@ def _other_draw(options: Mapping[str, Any], other_options: Mapping[str, Any]) ->
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise Refusal if the options of a dataset of the package are invalid.
 
-    The exception is raised if there is no dataset of this name, if the dataset's function takes no such option, or if
-    the value of an option for a number or a path has another type. A table file is not a dataset of the package, so its
-    name raises the exception, too. The message then says that the file does not exist, or that `read_table` loads it.
+    The exception is raised if the package has no dataset of this name, or if the dataset's function takes no such
+    option. It is also raised if the value of an option for a number or a path has another type. The name of a table
+    file also raises an exception, because a table file is not a dataset of the package. The message says that the file
+    does not exist, or that `read_table` loads the file.
 
     Args:
         name: a key of `DATASETS`.
@@ -187,7 +188,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the names of those options of a dataset whose values are paths of files or folders.
+    """Return the names of a dataset's options whose values are paths of files or folders.
 
     Args:
         name: a key of `DATASETS`. Any other name gives an empty list.
@@ -203,9 +204,9 @@ def files_of(name: str, options: Mapping[str, Any]) -> list[str]:
 def check_arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise Refusal unless `options` are valid keyword arguments of a user-defined function that returns a dataset.
 
-    Every option must be an argument of the function. Every required argument must be among the options. The value of an
-    argument that is annotated as a number or a path must have this type. If the function takes arbitrary keyword
-    arguments (`**`), the exception is raised only if a required argument is missing.
+    Every option must be an argument of the function. Every required argument must be among the options. If an argument
+    is annotated as a number or a path, its value must have the annotated type. For a function with arbitrary keyword
+    arguments (`**`), only missing required arguments raise the exception.
 
     Args:
         name: dataset's name in the message.

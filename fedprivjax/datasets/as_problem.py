@@ -48,21 +48,22 @@ def from_dataset(
 
     Args:
         dataset: training and test data.
-        loss: loss function. None is the dataset's default loss (`dataset.loss`). If the dataset has none, None is the
-            logistic loss for two classes, the softmax loss for more classes, and half the squared error for regression.
-            If `loss` is the Moreau envelope (`Moreau`) of the default loss, the problem still has the dataset's optimum
-            and excess risk.
-        network: flax module, linen or nnx, such as `MLP` or `CNN`, or None for a linear predictor. It maps a batch of
-            one example, [1, features], to scores, [1, classes]. It receives images as [1, height, width, channels],
-            without a constant feature that may follow an image. It receives sequences as tokens [1, length], and
-            returns [1, length, classes] if each token has a label. A network's Lipschitz constant, smoothness constant
-            and optimum count as unknown.
+        loss: loss function. None is the dataset's default loss (`dataset.loss`). For a dataset without a default loss,
+            None is the logistic loss (two classes), the softmax loss (more classes), or half the squared error
+            (regression). If `loss` is the Moreau envelope (`Moreau`) of the default loss, the problem still has the
+            dataset's optimum and excess risk.
+        network: flax module, linen or nnx, such as `MLP` or `CNN`, or None for a linear predictor. A network maps a
+            batch of one example, [1, features], to scores, [1, classes]. Images have shape [1, height, width,
+            channels], without the constant feature that may follow an image. Sequences are tokens [1, length]. If each
+            token has a label, scores have shape [1, length, classes]. A network's smoothness constant and optimum count
+            as unknown. Its Lipschitz constant is unknown unless `lipschitz` is given.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
         convolutions: computation of a network's convolutions, see `general_problem`.
         clipping: computation of a network's clipped gradients, see `general_problem`.
         constraint: set of allowed parameters, such as `Ball(8.0)`. None is the whole space.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
-            None is the dataset's partition (`dataset.machine_of`), if it has one.
+            None is the dataset's partition (`dataset.machine_of`). If the dataset has no partition, None means no
+            partition.
         test_machine_of: machine of each test example, int [tests], for metrics of every client. None is
             `dataset.test_machine_of` if the partition is the dataset's own. With any other partition, None means that
             the machines of test examples are unknown.
@@ -70,10 +71,9 @@ def from_dataset(
             a linen module, None is a random sample of its initialisers. For an nnx module, None is the module's own
             parameters.
         lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. None
-            derives the bound from the loss. There is one exception: if the dataset has a constant `noise_lipschitz`, a
-            linear predictor with the dataset's default loss, or its Moreau envelope, uses this constant as the bound.
-            Such a dataset is that of a published experiment, whose authors calibrated their noise with the constant. It
-            is computed from private data, so noise calibrated with it is not private.
+            derives the bound from the loss, except for a dataset with a constant `noise_lipschitz`. For such a dataset,
+            None is this constant if a linear predictor has the dataset's default loss, or the Moreau envelope of the
+            default loss. The constant is computed from private data, so noise calibrated with it is not private.
         distance: public bound on the distance from the start to the optimum, or None for the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.

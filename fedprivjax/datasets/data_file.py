@@ -17,7 +17,7 @@ GZIP, ENDING = b"\x1f\x8b", ".gz"
 
 
 def cache() -> Path:
-    """Return the path of the folder into which data files are downloaded. It may not exist yet."""
+    """Return the path of the folder into which data files are downloaded. The folder may not exist yet."""
     return Path(platformdirs.user_cache_dir("fedprivjax"))
 
 

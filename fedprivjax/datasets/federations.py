@@ -49,22 +49,22 @@ def from_leaf(
     LEAF's users become machines.
 
     The L2 norm of an example of p numbers must be at most √p. This holds if all numbers are in −1 … 1. An example of
-    784 numbers is taken as an image of 28×28 pixels. Texts, and labels that are characters, become tokens by `encode`.
-    In Sent140, an example is a list, and its fifth entry is the text.
+    784 numbers is taken as an image of 28×28 pixels. `encode` converts texts, and labels that are characters, to
+    tokens. In Sent140, an example is a list whose fifth entry is the text.
 
     Args:
         folder: folder with the subfolders `train` and `test` of JSON files, as LEAF's `preprocess.sh -t sample` writes
             them.
-        clients: users to read: a list of names, or n for the first n users in the files. None is all.
-        classes: number of classes. None is the largest label in the data plus one. Results then state that this number
-            is not private.
+        clients: users to read: a list of names, or n for the first n users in the files. None reads all users.
+        classes: number of classes. None is the largest label in the data plus one. If `classes` is None, results state
+            that the number of classes is not private.
         vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
             default is the 80 characters of LEAF's dataset of Shakespeare's plays.
-        length: number of tokens per text. Longer texts are cut off, shorter ones padded.
+        length: number of tokens per text. Longer texts are cut off, and shorter texts are padded.
 
     Raises:
         DataNotFound: if there are no JSON files in `train` or `test`.
-        DataError: if a file is not as LEAF writes it, or if a folder or file is a link.
+        DataError: if a file does not have LEAF's format, or if a folder or file is a link.
     """
     train = _rows(_leaf(Path(folder) / "train", _wanted(clients)))
     test = _rows(_leaf(Path(folder) / "test", train.clients.tolist()))
@@ -82,25 +82,26 @@ def from_tff(
 ) -> Dataset:
     """Load a dataset partitioned by client from HDF5 files of TensorFlow Federated.
 
-    The files may be those of EMNIST, CIFAR-100, Shakespeare or Stack Overflow. Every client becomes a machine.
+    The files may hold EMNIST, CIFAR-100, Shakespeare or Stack Overflow. Every client becomes a machine.
 
-    Snippets of Shakespeare and sentences of Stack Overflow become tokens by `encode`. The model predicts each token
+    `encode` converts snippets of Shakespeare and sentences of Stack Overflow to tokens. The model predicts each token
     from the tokens before it. A record is a snippet or a sentence, cut off after `length` tokens. Pixels that are
     stored as bytes, 0 … 255, are divided by 255.
 
     Args:
-        file: file with a group "examples", which has a group of arrays for each client, such as fed_emnist_train.h5.
-        test: file of the held-out examples, or None. Examples of clients without training examples are left out.
-        clients: clients to read: a list of names, or n for the first n names in sorted order. None is all.
-        classes: number of classes. None is the largest label in the data plus one. Results then state that this number
-            is not private.
+        file: file such as fed_emnist_train.h5. It has a group "examples" with a group of arrays for each client.
+        test: file of the held-out examples, or None. Held-out examples of clients without training examples are left
+            out.
+        clients: clients to read: a list of names, or n for the first n names in sorted order. None reads all clients.
+        classes: number of classes. None is the largest label in the data plus one. If `classes` is None, results state
+            that the number of classes is not private.
         vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
             default is the 80 characters of LEAF's dataset of Shakespeare's plays.
-        length: number of tokens per text. Longer texts are cut off, shorter ones padded.
+        length: number of tokens per text. Longer texts are cut off, and shorter texts are padded.
 
     Raises:
         DataNotFound: if there is no such file.
-        DataError: if the file is not as TensorFlow Federated writes it.
+        DataError: if the file does not have TensorFlow Federated's format.
     """
     train = _rows(_tff(Path(file), _wanted(clients)))
     held = None if test is None else _rows(_tff(Path(test), train.clients.tolist()))
@@ -121,25 +122,25 @@ def from_huggingface(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Return a dataset partitioned by client, from columns such as those of a Hugging Face `Dataset`.
+    """Return a dataset partitioned by client, from columns such as the columns of a Hugging Face `Dataset`.
 
     Args:
         dataset: object that maps names to columns, such as a dictionary. A column has a number, an array, an image or a
             text for each row.
         client: column with the client of each row, such as "writer_id". Every client becomes a machine. Machines are in
             the sorted order of the clients' names.
-        features: column to predict from. Bytes, 0 … 255, are divided by 255. The L2 norm of an example of p numbers
-            must be at most √p.
+        features: column from which the label is predicted. Bytes, 0 … 255, are divided by 255. The L2 norm of an
+            example of p numbers must be at most √p.
         label: column to predict, or None for the next token of a text.
         test: held-out rows with the same columns, or None to hold out `test_fraction` of each client's rows.
         clients: names of the clients to use, or None for all.
-        classes: number of classes. None is the largest label in the data plus one. Results then state that this number
-            is not private.
+        classes: number of classes. None is the largest label in the data plus one. If `classes` is None, results state
+            that the number of classes is not private.
         vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
             default is the 80 characters of LEAF's dataset of Shakespeare's plays.
-        length: number of tokens per text. Longer texts are cut off, shorter ones padded.
+        length: number of tokens per text. Longer texts are cut off, and shorter texts are padded.
         test_fraction: fraction of each client's rows that is held out for testing, if `test` is None. Every client
-            keeps at least one row.
+            keeps at least one training row.
         seed: seed of the choice of held-out rows.
 
     >>> columns = {"image": np.zeros((4, 2, 2)), "character": [0, 1, 1, 0], "writer_id": ["a", "b", "a", "b"]}

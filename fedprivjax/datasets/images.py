@@ -72,8 +72,8 @@ def load_emnist(split: str = "balanced") -> Dataset:
     * "digits": 10 classes, 240,000 and 40,000
     * "mnist": 10 classes, 60,000 and 10,000
 
-    Features are pixels/255 and a constant 1. The archive stores images transposed. The function turns them upright. The
-    labels of "letters" are numbered from 0. The archive gzip.zip (562 MB) is read from `$FEDPRIVJAX_DATA/emnist` or
+    Features are pixels/255 and a constant 1. The archive's images are transposed, and the function turns them upright.
+    The labels of "letters" are numbered from 0. The archive gzip.zip (562 MB) is read from `$FEDPRIVJAX_DATA/emnist` or
     from the download folder (`data_file.cache()`). If it is in neither, it is downloaded. The archive does not say who
     wrote an image. For a federation by writer, load FEMNIST by `from_leaf`.
 
@@ -124,7 +124,7 @@ def load_cifar100(labels: str = "fine") -> Dataset:
     (`data_file.cache()`). If it is in neither, it is downloaded.
 
     Args:
-        labels: "fine" for 100 classes, "coarse" for 20 classes, each of which joins five of the 100.
+        labels: "fine" for 100 classes, "coarse" for 20 classes. Each of the 20 classes joins five of the 100 classes.
 
     Raises:
         Refusal: if `labels` is unknown.

@@ -47,9 +47,8 @@ def load_digits() -> Dataset:
     """Return handwritten digits of 8×8 pixels: 1437 training and 360 test examples, in a fixed stratified split.
 
     Features are pixels/16, in 0 … 1, and a constant 1, so their norm is at most √65 for every image. The images are
-    read from a file of the installed scikit-learn, without importing scikit-learn. The function `train_test_split` of
-    scikit-learn gives the same split if it holds out a fifth of the examples, stratified by label, with
-    `random_state=0`.
+    read from a file of the installed scikit-learn, without importing scikit-learn. scikit-learn's `train_test_split`
+    gives the same split with `test_size=0.2`, `random_state=0` and `stratify=labels`.
 
     Raises:
         DataNotFound: if scikit-learn or its file is not found.
@@ -131,29 +130,30 @@ def mnist_pairs(
     trial: int = 0,
     lipschitz: str = "public",
 ) -> Dataset:
-    """Load MNIST as even against odd digits, on 25 machines: one per pair of an even and an odd digit.
+    """Load MNIST as even against odd digits, on 25 machines: one machine per pair of an even and an odd digit.
 
-    Each of the 5 even digits is paired with each of the 5 odd digits. Even digits have label 1, odd digits label 0.
+    Each of the 5 even digits is paired with each of the 5 odd digits. Even digits have label 1, and odd digits have
+    label 0.
 
-    Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images and
-    without a constant. A machine has `2·per_digit` records. For p = `similarity`, `round((1 − p)·2·per_digit)` of these
-    show one of the two digits of the machine's pair, and the others are sampled from all ten digits. A fixed fifth of a
-    machine's records, rounded up, is its test set: with 774 per digit, a machine has 1238 training and 310 test
-    records.
+    Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images. There
+    is no constant feature. A machine has `2·per_digit` records. For p = `similarity`, `round((1 − p)·2·per_digit)` of
+    these records show one of the two digits of the machine's pair. The other records are sampled from all ten digits. A
+    fixed fifth of a machine's records, rounded up, is its test set. With `per_digit` = 774, a machine has 1238 training
+    and 310 test records.
 
-    The argument `draw` chooses how the records are sampled:
+    The argument `draw` chooses the way of sampling records:
 
     * `bootstrap`, as in the code of Lowy & Razaviyayn (2023): only the first `per_digit` images of each digit are used.
-      Records of the machine's pair are sampled from the images of these two digits, the other records from the images
-      of all ten digits, always with replacement. Images therefore recur within and across machines, and at p = 0 about
-      55% of a machine's test records are also among its training records.
-    * `disjoint`, as in the text of their paper: each trial samples `5·per_digit` images of each digit from the training
-      set and divides them among the 5 machines that use the digit. Each machine keeps `round((1 − p)·2·per_digit)` of
-      its images, chosen at random. The images that are not kept are shuffled and divided among all machines again. No
+      Records of the machine's pair are sampled from the images of the pair's two digits. The other records are sampled
+      from the images of all ten digits. All samples are drawn with replacement. Images therefore recur within and
+      across machines. At p = 0, about 55% of a machine's test records are also among its training records.
+    * `disjoint`, as in the text of the paper: each trial samples `5·per_digit` images of each digit from the training
+      set. These images are divided among the 5 machines that use the digit. Each machine keeps `round((1 −
+      p)·2·per_digit)` of its images, chosen at random. The other images are shuffled and divided among all machines. No
       image is used twice. Machines have the same number of records as with `bootstrap`. `per_digit` is at most ⌊5421/5⌋
       = 1084, since the rarest digit has 5421 images.
 
-    The components and the mean are computed from the training images. No guarantee covers this.
+    The components and the mean are computed from the training images. No guarantee covers them.
 
     Args:
         similarity: fraction p of a machine's records that are sampled from all ten digits, in [0, 1]. The other records
@@ -161,16 +161,16 @@ def mnist_pairs(
         components: number of features, at most 784.
         per_digit: half of the number of records of a machine. With "bootstrap", it is also the number of images of each
             digit that are used.
-        draw: way of sampling, "bootstrap" (as in the authors' code) or "disjoint" (as in the paper's text).
+        draw: way of sampling, "bootstrap" or "disjoint", as described above.
         trial: seed of the sampling.
         lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
             is the constant in the authors' code: twice the largest norm of a feature vector among the training records
             of the second machine. This constant is not private.
 
     Returns:
-        A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28:
-        the distance of an image in [0, 1]^784 from the mean image is at most √784 = 28, and a projection does not
-        increase it.
+        A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28. The
+        distance of an image in [0, 1]^784 from the mean image is at most √784 = 28, and a projection does not increase
+        this distance.
 
     Raises:
         ValueError: if an option is out of range.

@@ -60,8 +60,8 @@ def partition(
     """Partition examples over machines. Each example goes to at most one machine.
 
     With all kinds except `iid` and `by_value`, a change of one record's label may move other records to other machines.
-    No privacy guarantee covers this. The returned list carries a text that says so. `table` passes the text on, and
-    results of a run on this partition repeat it.
+    No privacy guarantee covers this dependence. The returned list carries a text that says so, and results of runs on
+    the partition repeat the text.
 
     The kinds are:
 
@@ -71,28 +71,30 @@ def partition(
       have the same number of examples, the largest for which this is possible. Other examples are dropped.
     * `dirichlet`: each class is divided over the machines in proportions sampled from Dirichlet(alpha, …, alpha) (Hsu,
       Qi & Brown 2019). All examples are used, sizes differ, and a machine may be empty.
-    * `shards`: examples are sorted by label, ties in random order, and cut into machines·shards_per_machine shards
-      whose sizes differ by at most one. Every machine has `shards_per_machine` random shards (McMahan et al. 2017). All
-      examples are used.
-    * `quantiles`: examples are sorted by numeric label, ties in random order, and cut into one part per machine, the
-      lowest first. Sizes differ by at most one, or are the given `sizes`.
-    * `by_value`: one machine per distinct label, in sorted order, with all of its examples.
+    * `shards`: examples are sorted by label, with ties in random order, and cut into machines·shards_per_machine
+      shards. The sizes of shards differ by at most one. Every machine has `shards_per_machine` random shards (McMahan
+      et al. 2017). All examples are used.
+    * `quantiles`: examples are sorted by numeric label, with ties in random order, and cut into one part per machine.
+      The first machine has the lowest labels. Sizes differ by at most one, unless `sizes` are given.
+    * `by_value`: there is one machine per distinct label, in sorted order. The machine has all examples with this
+      label.
 
     Args:
-        labels: class or number of each example, shape [examples]. Another column, such as a region or an age, can take
-            their place. Only the length matters for `iid`.
+        labels: class or number of each example, shape [examples], or values of another column such as a region or an
+            age. Only the length matters for `iid`.
         machines: number of machines. For kind `by_value`, leave it out, or give the number of distinct labels.
         kind: kind of partition, one of the above.
         classes_per_machine: number of classes that a machine holds, for kind `by_label`.
         shards_per_machine: number of shards of sorted examples that a machine holds, for kind `shards`.
         spread: standard deviation of the logarithm of "lognormal" sizes.
         alpha: concentration of the Dirichlet distribution, required for kind `dirichlet` and for `sizes` "dirichlet".
-            With smaller values, fewer machines share a class, or sizes are more unequal. A common value is 0.5.
-        sizes: numbers of examples of the machines, for kinds `iid` and `quantiles`. None makes them equal. Otherwise
-            "lognormal", "dirichlet", or one number per machine. "lognormal" sizes are proportional to exp(spread·z_i)
-            with standard normal z_i. "dirichlet" sizes have proportions from Dirichlet(alpha, …, alpha). If all given
-            numbers are whole, they are numbers of examples. Otherwise, they are fractions of all examples, with a sum
-            of at most 1.
+            With smaller values, fewer machines share a class (`kind`), or sizes are more unequal (`sizes`). A common
+            value is 0.5.
+        sizes: numbers of examples of the machines, for kinds `iid` and `quantiles`. None makes them equal. Other values
+            are "lognormal", "dirichlet", or one number per machine. "lognormal" sizes are proportional to
+            exp(spread·z_i) with standard normal z_i. "dirichlet" sizes have proportions from Dirichlet(alpha, …,
+            alpha). If all given numbers are whole, they are numbers of examples. Otherwise, they are fractions of all
+            examples, with a sum of at most 1.
         empty: treatment of machines without examples: "error" raises Refusal, "drop" removes them, "keep" keeps them.
         seed: seed of the partition, or a random generator.
 
@@ -157,8 +159,8 @@ def table_of(parts: list[np.ndarray], origin: Origin) -> np.ndarray:
 def table(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return a partition table: a padded array with one row of example indices per machine.
 
-    If the partition depends on private values, such as labels, no privacy guarantee covers this dependence. The result
-    of `partition` carries a text that states the dependence. The returned indices carry this text, too.
+    If the partition depends on private values, such as labels, no privacy guarantee covers this dependence. If `parts`
+    is the result of `partition`, the returned indices carry a text that states the dependence.
 
     Args:
         parts: one array of example indices per machine, such as the result of `partition`.

@@ -32,12 +32,12 @@ class Preparation:
     """Options of the conversion of a table to a dataset: columns, clients, scaling, held-out rows.
 
     `read_table` and `from_frame` take these fields as keyword arguments. In an experiment file, they are the keys of
-    `[problem.options]`. Below, "not private" means that a value is computed from the data. No privacy guarantee covers
-    such a value, and results state this.
+    the section `[problem.options]`. Below, "not private" means that a value is computed from the data. No privacy
+    guarantee covers such a value, and results state this.
 
     Attributes:
         target: column that is predicted.
-        features: columns from which the target is predicted, or arrays of an `.npz` archive. None is all except
+        features: columns from which the target is predicted, or arrays of an `.npz` archive. None is all columns except
             `target` and `client`.
         client: column with the client of each row, or None if the table has no clients. Every client becomes a machine.
             Machines are in the sorted order of the clients' names.
@@ -49,18 +49,19 @@ class Preparation:
         bounds: public limits [low, high] of columns by name. Values beyond a limit are moved to it, and the interval is
             scaled to −1 … 1. In regression, the target may have bounds, too. Truth values without bounds have the
             limits 0 and 1.
-        standardise: "statistics" scales columns without bounds to mean 0 and variance 1 over the training rows. This is
-            not private.
+        standardise: "statistics" scales columns without bounds to mean 0 and variance 1 over the training rows, which
+            is not private.
         categories: public values of categorical columns by name. Each value becomes a feature that is 0 or 1. For text
             columns without categories, the values in the data are used, which is not private.
         fill: public values that replace missing values, by column.
-        test_fraction: fraction of each client's rows that is held out for testing; every client keeps at least one row.
+        test_fraction: fraction of each client's rows that is held out for testing. Every client keeps at least one
+            training row.
         seed: seed of the choice of held-out rows.
         feature_bound: public bound on the L2 norm of a row's features, without the constant. Rows with a larger norm
             are scaled down to it. None is √p for p columns. If all columns have public bounds or categories, no row has
             a larger norm.
         bias: True to append a constant feature 1.
-        empty: treatment of those `clients` that have no row: "error" raises Refusal, "drop" leaves them out.
+        empty: treatment of `clients` without rows: "error" raises Refusal, "drop" leaves them out.
 
     Raises:
         Refusal: if an option is out of range or of the wrong type.

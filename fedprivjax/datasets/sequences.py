@@ -20,9 +20,9 @@ CODES = 0x110000  # of characters
 def encode(texts: Sequence[str], vocabulary: str | Sequence[str] = CHARACTERS, length: int = 80) -> np.ndarray:
     """Return texts as sequences of tokens (integers), int32, shape [texts, length].
 
-    For a vocabulary of V words or characters, the tokens 0 … V − 1 stand for them in their order. Token V stands for
-    any other word or character. A text shorter than `length` is filled up with the padding token V + 1, a longer text
-    is cut off.
+    For a vocabulary of V words or characters, the tokens 0 … V − 1 stand for the vocabulary's entries in their order.
+    Token V stands for any other word or character. A text shorter than `length` is filled up with the padding token V +
+    1. A longer text is cut off.
 
     Args:
         texts: texts to encode.
@@ -68,13 +68,13 @@ def from_sequences(
     """Return a dataset whose examples are sequences of tokens, padded to one length.
 
     Each sequence is one record, the unit of record-level privacy. If `labels` is None, the model predicts each token
-    from the tokens before it. The labels are then the tokens. The features are the same tokens, moved one place to the
-    right behind a padding token.
+    from the tokens before it. In this case, labels are the tokens. Features are the same tokens, shifted by one place
+    after a padding token.
 
     Args:
         sequences: lists of tokens, or an array as `encode` returns it. Sequences longer than `length` are cut off.
-        labels: class of each sequence, int, shape [examples]; or a list of classes for each sequence, one per token,
-            with −1 for a token without a class.
+        labels: class of each sequence, int, shape [examples], or a list of classes for each sequence. Such a list has
+            one entry per token, −1 for a token without a class.
         test_sequences, test_labels: held-out examples, or None.
         tokens: number of different tokens, which are 0 … tokens − 1. The number `tokens` itself is the padding token.
         length: number of tokens to which all sequences are padded or cut.

@@ -68,9 +68,9 @@ def stream(
     test_examples: int = 1000,
     seed: int = 0,
 ) -> Stream:
-    """Return a `Stream` of points on the unit sphere, in classes with a random centre each.
+    """Return a `Stream` of points on the unit sphere, in classes around random centres.
 
-    Training examples are computed on demand, so that there may be a million machines.
+    Training examples are computed on demand, so the data of a million machines need no memory.
 
     An example of class y is `x = v/‖v‖` with `v = c_y + spread·u`. The centre c_y is a random unit vector. The entries
     of u are independent and uniform around 0, and the mean of ‖u‖² is 1.
@@ -79,9 +79,9 @@ def stream(
         features: number of features.
         classes: number of classes.
         spread: scale of the noise u relative to the centres.
-        heterogeneity: probability that an example is of its machine's main class. Otherwise its class is uniform.
-            Machine i has the main class i mod `classes`.
-        test_examples: number of test examples, whose class is uniform.
+        heterogeneity: probability that an example has the main class of its machine. All other examples have uniformly
+            random classes. Machine i has the main class i mod `classes`.
+        test_examples: number of test examples. Their classes are uniformly random.
         seed: seed of the centres and of the examples.
 
     >>> stream(5, 3).test_features.shape
@@ -144,15 +144,15 @@ def clusters(
 
     Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j,
     so low frequencies dominate. The unit vector e_0 is the lowest frequency, and the constant c is the mean brightness.
-    The orthonormal vectors u_1, …, u_C separate the classes; their directions are random within the next 5C
-    frequencies. The scale s is chosen for the given `accuracy`. All components have the same covariance. A linear map
-    that makes this covariance the identity gives all means the same norm. Therefore the best classifier is linear,
-    without a bias.
+    The orthonormal vectors u_1, …, u_C separate the classes. The directions of these vectors are random within the next
+    5C frequencies. The scale s is chosen for the given `accuracy`. All components have the same covariance. A linear
+    map that makes this covariance the identity gives the means of all classes the same norm. Therefore the best
+    classifier is linear, without a bias.
 
     With the defaults, classification is about as hard as on the pixels of MNIST. With 60,000 examples, softmax
-    regression reaches an accuracy of 93% (92% on MNIST). On 100 machines without a trusted server, at μ = 0.5 of
-    Gaussian differential privacy, noisy SGD with clipped full batches reaches 87% (87% on MNIST). DP-μ²-FL in one pass
-    reaches 77% (82% on MNIST).
+    regression reaches an accuracy of 93% (92% on MNIST). The next two accuracies are for 100 machines without a trusted
+    server, at μ = 0.5 of Gaussian differential privacy. Noisy SGD with clipped full batches reaches 87% (87% on MNIST),
+    and one pass of DP-μ²-FL reaches 77% (82% on MNIST).
 
     Args:
         examples: number of training examples, a multiple of `machines`.
@@ -160,11 +160,11 @@ def clusters(
         features: number of features, more than classes.
         classes: number of classes.
         accuracy: accuracy of the best linear classifier on labels without noise, above 1/classes.
-        label_noise: probability that a training label is replaced by a random one. Test labels have no noise.
+        label_noise: probability that a training label is replaced by a random class. Test labels have no noise.
         feature_bound: public bound on the L2 norm of a feature vector. The examples are scaled such that their root
             mean square norm is half the bound. A few vectors have a norm above the bound, and are scaled down to it.
-        heterogeneity: probability that an example is of its machine's main class. Otherwise its class is uniform.
-            Machine i has the main class i mod `classes`.
+        heterogeneity: probability that an example has the main class of its machine. All other examples have uniformly
+            random classes. Machine i has the main class i mod `classes`.
         machines: number of machines among which the examples are divided in order, or None for a dataset without a
             partition.
         trial: index of the sampled dataset. Different indices give independent samples from the same distribution.

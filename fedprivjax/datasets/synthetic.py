@@ -30,9 +30,10 @@ def least_squares(
 ) -> Dataset:
     """Return linear regression data with bounded label noise and a known optimum, for the loss `(⟨w, x⟩ − y)²/2`.
 
-    Features x are uniform on the unit sphere. On machine i the label is `y = ⟨w_i, x⟩ + z` with noise z. The machine's
-    optimum is `w_i = w* + heterogeneity·u_i`. The vectors u_i are sampled uniformly on the sphere and then centred, so
-    that `Σ u_i = 0`. Thus w* is exactly the optimum of the machines' mean population risk F. For p features, F is
+    Features x are uniform on the unit sphere. On machine i, the label is `y = ⟨w_i, x⟩ + z` with noise z. The optimum
+    of machine i is `w_i = w* + heterogeneity·u_i`. The vectors u_i are sampled uniformly on the sphere and then
+    centred, so that `Σ u_i = 0`. Thus w* is exactly the optimum of the machines' mean population risk F. For p
+    features, F is
 
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
@@ -121,7 +122,7 @@ def least_absolute(
     """Return median regression data with a known optimum w*, for the loss `|⟨w, x⟩ − y|`.
 
     Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−noise, noise]. The
-    loss of an example is not smooth, but the population risk (its expectation) is. For p features, the risk is
+    loss of an example is not smooth, but the expected loss (population risk) is smooth. For p features, the risk is
     quadratic where `‖w − w*‖ ≤ noise`. On a ball of diameter at most `noise` that contains w*, the risk is therefore
     strongly convex with modulus `1/(noise·p)`.
 
@@ -173,9 +174,10 @@ def robust_regression(
     """Return linear regression data with outliers and a known optimum w*, for the robust loss `GemanMcClure(1.0)`.
 
     Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z`. The noise z is uniform in [−√3·noise,
-    √3·noise], and for outliers in [−outlier_size, outlier_size]. The loss is not convex and is flat far from w*, so the
-    gradient norm is the metric to use. For every loss that increases with `|prediction − label|`, w* minimises the
-    population risk. The reason is that the density of z is even and decreases in `|z|` (Anderson 1955).
+    √3·noise]. For outliers, z is uniform in [−outlier_size, outlier_size]. The loss is not convex and is flat far from
+    w*, so the gradient norm is the metric to use. For every loss that increases with `|prediction − label|`, w*
+    minimises the population risk. The reason is that the density of z is even and does not increase with `|z|`
+    (Anderson 1955).
 
     Args:
         examples: number of training examples, a multiple of `machines`.

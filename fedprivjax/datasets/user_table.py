@@ -100,11 +100,11 @@ def read_table(
 
     Args:
         path: `.csv`, `.parquet` or `.npz` file.
-        target: name of the column to predict. It is required.
+        target: name of the column to predict, which is required.
         test: second file with the held-out examples, which is prepared like the first. None holds out a random fraction
             `test_fraction` of each client's rows. Metrics of every client are possible if all clients of the second
             file have training rows.
-        missing: texts that stand for a missing value, in addition to an empty cell and usual ones such as "NA".
+        missing: texts that stand for a missing value, in addition to an empty cell and usual texts such as "NA".
         options: fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
 
     Returns:
