@@ -187,13 +187,13 @@ def draw_plan(
     order: str = "shuffled",
     sampler: Sampler | None = None,
 ) -> Plan:
-    """Sample a run plan on the host: the machines of each round, and the records of each message.
+    """Sample a run plan: the machines of each round, and the records that each machine uses.
 
     Args:
-        problem: problem with the records, and with the machine that holds each record if they are partitioned.
+        problem: problem with the records and, if the records are partitioned, with the machine of each record.
         participation: participation scheme, which samples the machines of each round.
-        rounds: number of rounds. None takes as many rounds as the records and the participation scheme allow. It must
-            be given if neither limits the number.
+        rounds: number of rounds. None takes as many rounds as the records and the participation scheme allow. `rounds`
+            must be given if neither limits the number.
         seed: seed of participation, records and noise, or a separate seed for each (`Seeds`).
         order: order in which records are used:
 
@@ -202,11 +202,9 @@ def draw_plan(
             * "cyclic": several epochs over each machine's records, all in the same random order.
             * "reshuffled": several epochs over each machine's records, each in a new random order.
 
-            If a `sampler` is given, it decides how often records are used, and `order` must be "shuffled" or "stored":
-            each pass of the sampler over the records is in a random order, or in the stored order. Samplers that make
-            no passes, such as Poisson sampling, ignore `order`.
-        sampler: sampler of minibatches, for messages that use several records. None for messages that use one record
-            each.
+            If a `sampler` is given, `order` is the order of the sampler's passes over the records, and must be
+            "shuffled" or "stored". Samplers that make no passes, such as Poisson sampling, ignore `order`.
+        sampler: sampler of minibatches, for messages that use several records. None if every message uses one record.
 
     Raises:
         ValueError: if the schedule needs more examples than there are, in all or at a machine.

@@ -151,12 +151,12 @@ def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator
 class Plan(Once):
     """Run plan, sampled before a run: each round's machines, and each message's records (the samples).
 
-    A sample is the index of a record in the problem's dataset. If examples are computed by a function instead of
-    stored, it is the index of an example among the machine's own, from 0.
+    A sample is the index of a record in the problem's dataset. If a function computes examples on demand, a sample is
+    the index of an example among the machine's examples, from 0.
 
-    If minibatches are sampled independently for each message, the plan may be `secret`. The secrecy makes the guarantee
-    stronger (privacy amplification by sampling). To obtain the guarantee against an adversary who knows the samples,
-    use `replace(plan, secret=False)`.
+    If minibatches are sampled independently for each message, the samples may be secret (`secret`). Secret samples make
+    the guarantee stronger (privacy amplification by sampling). To obtain the guarantee against an adversary who knows
+    the samples, use `replace(plan, secret=False)`.
 
     Attributes:
         schedule: participation schedule: the machines of each round.
@@ -179,10 +179,9 @@ class Plan(Once):
             function computes, and in the public copy of a plan with secret parts.
         depends_on_sizes: True if the schedule depends on machines' numbers of records, which are then public.
         planned_uses: number of messages that would use each machine's most used record if no machine had dropped out,
-            int [machines]. It is set only if there are dropouts and the order is "cyclic" or "reshuffled", otherwise
-            None.
-        hides_sizes: True if machines' numbers of records are private. The samples are then secret, too, because they
-            would show these numbers.
+            int [machines]. None unless there are dropouts and the order is "cyclic" or "reshuffled".
+        hides_sizes: True if machines' numbers of records are private. The samples are also secret in this case, because
+            samples show numbers of records.
     """
 
     schedule: Schedule
@@ -210,9 +209,9 @@ class Plan(Once):
 
         * If participation is secret, the participants are removed.
         * If the samples, participation or machines' numbers of records are secret, samples and weights are removed.
-          They would also show who takes part, and how many records a machine has.
+          Samples and weights would also show who takes part, and how many records a machine has.
 
-        Removed arrays are replaced by empty ones, of width 0.
+        Removed arrays are replaced by empty arrays, of width 0.
         """
         if not (self.secret or self.hides_sizes) and self.schedule.secret is None:
             return self

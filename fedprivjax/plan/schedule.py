@@ -51,19 +51,20 @@ class Schedule(Once):
     """Participation schedule: the machines of each round. It is public unless `secret` is set.
 
     A round has `per_round` slots. Each slot holds one machine, or is empty. The sum of a round's messages is divided by
-    a constant: the number of machines in a round if all rounds have equally many machines, otherwise its mean
-    `expected`.
+    a constant. If all rounds have the same number of machines, the constant is this number. Otherwise, it is the mean
+    number `expected`.
 
     Attributes:
-        machines: N, the total number of machines.
+        machines: total number of machines.
         participants: index of the machine in each slot, int32 [rounds, per_round].
         filled: number of filled slots of each round, from the left, int [rounds], or None if all are filled.
-        mean: harmonic mean of the number of machines in a round, which convergence bounds contain; None if this number
+        mean: harmonic mean of the number of machines in a round, for convergence bounds. None if the number of machines
             is fixed.
         announced: True if machines know before a round how many of them take part.
-        dropped: True for slots whose machine is scheduled but sends nothing (drops out), bool [rounds, per_round]; None
+        dropped: True for slots whose machine is scheduled but sends nothing (drops out), bool [rounds, per_round]. None
             if there are no dropouts. Guarantees count machines that drop out as if they had sent.
-        expected: arithmetic mean of the number of machines that send in a round, or None if this number is fixed.
+        expected: arithmetic mean of the number of machines that send in a round. None if the number of these machines
+            is fixed.
         secret: the participation scheme if only a trusted server knows who takes part, or None if the schedule is
             public. Rounds of a secret schedule may be empty.
         late: staleness and weights of late answers, or None if all machines of a round start at its beginning.
@@ -95,9 +96,9 @@ class Schedule(Once):
     def cohort(self) -> float:
         """Number of machines in a round, for bounds on the error.
 
-        If the number varies, the result is its harmonic mean, since the error of a mean over M machines is proportional
-        to 1/M. If participation is secret, the result is the expected number, because every round's sum is divided by
-        this number.
+        If the number varies, the result is its harmonic mean, because the mean squared error of a mean over M machines
+        is proportional to 1/M. If participation is secret, the result is the expected number, because every round's sum
+        is divided by this number.
         """
         if self.secret is not None:
             return self.divisor

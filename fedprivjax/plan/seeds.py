@@ -26,7 +26,7 @@ PROTOCOL = 2**32 - 1  # larger than every round number
 class Seeds(NamedTuple):
     """Seeds of the three independent sources of randomness in a run.
 
-    Two runs can share one of them and differ in the others, for example to use the same schedule with other noise.
+    Two runs can share one seed and differ in the other seeds, for example to use the same schedule with other noise.
 
     Attributes:
         participation: seed for the choice of each round's machines.
@@ -39,7 +39,7 @@ class Seeds(NamedTuple):
     noise: int
 
     def resample(self, index: int) -> "Seeds":
-        """Return new seeds that are derived from these and an index, to repeat a run with other randomness.
+        """Return new seeds that are derived from these seeds and an index, to repeat a run with other randomness.
 
         Different indices give independent randomness.
 

@@ -26,7 +26,7 @@ HALF = 50  # percent of the data; a run limited by the smallest dataset that use
 class Uses(NamedTuple):
     """Table of all uses of records in a run's messages, sorted by record and then by round.
 
-    It has one entry for each record of each message.
+    A use is one record of one message.
 
     Attributes:
         round: number of the round, from 1; int [uses].

@@ -77,7 +77,8 @@ class Balanced(Participation):
     Args:
         machines: total number of machines.
         per_round: number of machines in a round.
-        reshuffle: True to sample a new permutation when all machines have taken part, False to repeat the first one.
+        reshuffle: True to sample a new permutation when all machines have taken part, False to repeat the first
+            permutation.
 
     Raises:
         Refusal: if `per_round` is not from 1 to `machines`, or does not divide `machines`.
@@ -109,7 +110,7 @@ class Cyclic(Participation):
     """Participation of all machines in turn, in their stored order, with `per_round` machines in each round.
 
     Round r, counted from 0, has the machines (r·m, …, r·m + m − 1) mod N, for m = `per_round` and N = `machines`. The
-    first machine follows the last one, also within a round. Therefore N need not be a multiple of m.
+    first machine follows the last machine, also within a round. Therefore N need not be a multiple of m.
 
     >>> Cyclic(5, 2).draw(4, np.random.default_rng(0)).participants.tolist()
     [[0, 1], [2, 3], [4, 0], [1, 2]]

@@ -20,15 +20,15 @@ UNCHANGED = (*SIZES, "examples", "most_rounds", "rounds_of_shares")  # members o
 class Participation(Decorated):
     """Base class of participation schemes, which decide the machines of each round (the cohort).
 
-    To define a custom scheme, subclass it as a frozen dataclass. It must define `machines`, `per_round` and `draw`;
-    everything else has a default. If the number of machines varies, also set `varies = True` and define
-    `cohort_size_pmf`. A scheme must not depend on the data. It is public unless it sets `secret = True`. Its schedules
-    are checked before a run: shapes, indices in range, and no machine twice in a round.
+    To define a custom scheme, subclass this class as a frozen dataclass. The subclass must define `machines`,
+    `per_round` and `draw`. If the number of machines varies between rounds, also set `varies = True` and define
+    `cohort_size_pmf`. A scheme must not depend on the data. A scheme is public unless it sets `secret = True`. Before a
+    run, the shape and the indices of its schedule are checked. No machine may occur twice in a round.
 
     Attributes:
-        machines: N, the total number of machines.
-        per_round: largest number of machines in a round. A schedule has this many slots per round, of which some may be
-            empty.
+        machines: total number of machines.
+        per_round: largest number of machines in a round. A schedule has this many slots (places of machines) per round.
+            Some slots may be empty.
         varies: True if the number of machines varies between rounds.
         at_most_once: True if no machine takes part twice.
         exchangeable: True if the machines of a round, given their number, are a uniformly random subset of all
@@ -67,7 +67,8 @@ class Participation(Decorated):
         """Sample a participation schedule: the machines of each round.
 
         The schedule has a row of `per_round` slots for each round. A slot holds one machine. If a round has fewer
-        machines, the slots at the end of its row are empty. They contain indices of other machines, which are ignored.
+        machines, the slots at the end of its row are empty. Empty slots contain indices of other machines, which are
+        ignored.
 
         Args:
             rounds: number of rounds.
@@ -106,20 +107,21 @@ class Participation(Decorated):
 
     @property
     def rounds_given(self) -> int | None:
-        """Number of rounds of a schedule if the scheme fixes it, or None if it can be any number."""
+        """Number of rounds of a schedule if the scheme fixes this number, otherwise None."""
         return None
 
     def examples(self, rounds: int) -> int:
         """Return the number of examples that a run of `rounds` rounds takes from a dataset that all machines share.
 
-        By default, every slot takes one example in every round, also an empty slot.
+        By default, every slot, even an empty slot, takes one example in every round.
         """
         return rounds * self.per_round
 
     def most_rounds(self, examples: int) -> int:
         """Return the largest number of rounds for which one common dataset of all machines has enough examples.
 
-        In every round, each slot takes an example that was not used before. By default, empty slots do so, too.
+        In every round, each slot takes an example that was not used before. By default, an empty slot also takes an
+        example.
 
         Args:
             examples: number of examples in the dataset.
@@ -141,9 +143,9 @@ class Participation(Decorated):
         """Return the scheme, adapted to the number of messages that each machine can send.
 
         A run calls this method before it samples the participation schedule. The default returns `self`. A custom
-        scheme may return a copy that uses these numbers, for example one that samples machines in proportion to them.
-        The schedule may then reveal machines' numbers of records. If the result is not `self`, the run's guarantee
-        therefore assumes that these numbers are public.
+        scheme may return a copy that uses these numbers, for example to sample machines in proportion to them. The
+        schedule of such a copy may reveal machines' numbers of records. If the result is not `self`, the run's
+        guarantee therefore assumes that the numbers of records are public.
 
         Args:
             shares: number of messages that each machine can send before its examples run out, int [machines]. None if
@@ -155,9 +157,9 @@ class Participation(Decorated):
         """Return the scheme, adapted to the machines' numbers of records.
 
         A run calls this method before it samples the participation schedule. The default returns `self`. A custom
-        scheme may return a copy that uses these numbers, for example one with delays in proportion to them. The
-        schedule may then reveal the numbers. If the result is not `self`, the run's guarantee therefore assumes that
-        the numbers are public.
+        scheme may return a copy that uses these numbers, for example for delays in proportion to them. The schedule of
+        such a copy may reveal the numbers. If the result is not `self`, the run's guarantee therefore assumes that the
+        numbers are public.
 
         Args:
             sizes: number of records of each machine, int [machines], or None if all machines share a dataset.
@@ -165,7 +167,7 @@ class Participation(Decorated):
         return self
 
     def resized(self, **sizes: int) -> Self:
-        """Return a copy of the scheme with another number of machines, for a sweep over these numbers.
+        """Return a copy of the scheme with other numbers of machines, for a sweep over numbers of machines.
 
         Args:
             sizes: new values of `machines` or `per_round`, by name.

@@ -34,8 +34,9 @@ class Delays:
         kind: distribution of a delay, "constant", "exponential" or "log_normal".
         hours: mean delay, one for all machines or one per machine, [machines].
         deviation: standard deviation of the logarithm of a delay, for "log_normal" only.
-        per_record: True if a machine's mean delay is `hours` times its number of records. These numbers are then
-            public, so guarantees cannot hide them: only the neighbouring relation replace-one allows this.
+        per_record: True if a machine's mean delay is `hours` times its number of records. Delays then reveal the
+            numbers of records. Guarantees therefore require the neighbouring relation replace-one, which does not
+            change these numbers.
 
     >>> Delays("constant", hours=[1.0, 3.0]).of(np.array([[1, 0]]), np.random.default_rng(0)).tolist()
     [[3.0, 1.0]]
@@ -121,14 +122,14 @@ class Buffered(Participation):
     """Asynchronous participation: the server steps whenever `per_round` answers have arrived (FedBuff).
 
     An answer is a machine's message. A round is one step of the server. At every time, `concurrency` machines work.
-    When a machine answers, it becomes idle. A uniformly random idle machine, which may be the same one, then starts
+    When a machine answers, it becomes idle. A uniformly random idle machine, possibly the same machine, then starts
     from the server's current parameters. If several answers arrive at the same time, all of them are counted before new
     machines start. A machine may answer twice in one round.
 
     The staleness s of an answer is the number of steps that the server has taken since the answer's machine started.
     The answer's weight is (1 + s)^−`power`. The weighted sum of a round's answers is divided by `per_round`. An answer
-    whose staleness would exceed `max_staleness` is not sent. An idle machine starts instead. Delays, schedule and
-    weights are public, and fixed before the run.
+    whose staleness would exceed `max_staleness` is not sent, but its machine becomes idle and a random idle machine
+    starts. Delays, schedule and weights are public, and fixed before the run.
 
     Args:
         machines: total number of machines.

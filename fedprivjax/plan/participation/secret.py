@@ -20,13 +20,11 @@ CUT = 1e-12  # largest probability that a round has more machines than the sched
 class PoissonCohorts(Participation):
     """Secret participation of every machine in every round, independently with probability `rate`.
 
-    Only a trusted server learns who takes part, and how many. A round may be empty, and then releases only noise. Sums
-    are divided by the public constant rate·machines, the mean number of machines in a round.
+    Only a trusted server learns who takes part, and how many. In an empty round, only noise is released. Sums are
+    divided by the public constant rate·machines, the mean number of machines in a round.
 
     A schedule has room for `per_round` machines. A round with more machines has the tiny probability `cut`, and is
-    sampled again. Privacy bounds for Poisson sampling with this rate still hold. The reason is that, given the other
-    machines of a round, a machine takes part with probability `rate` if there is room for it, and never otherwise.
-    Guarantees nevertheless add `cut` to δ for every round.
+    sampled again. Guarantees account for such rounds: they add `cut` to δ for every round.
 
     Args:
         machines: total number of machines.
@@ -63,6 +61,8 @@ class PoissonCohorts(Participation):
     @property
     def cut(self) -> float:
         """Probability that a round has more than `per_round` machines and is sampled again."""
+        # bounds of Poisson sampling hold without it, too: given the other machines, a machine takes part with
+        # probability `rate` if there is room for it, and never otherwise
         return float(scipy.special.bdtrc(self.per_round, self.machines, self.rate))
 
     @property
@@ -116,8 +116,8 @@ class SecretSubsets(Participation):
 class CyclicPoisson(Participation):
     """Secret participation in public groups, which take turns. Each machine of a group takes part at random.
 
-    Round t, counted from 0, belongs to group g = t mod `groups`, which has the machines g, g + groups, g + 2·groups, …
-    in the stored order. In a round of its group, each machine takes part independently with probability `rate`.
+    Round t, counted from 0, belongs to group g = t mod `groups`. Group g has the machines g, g + groups, g + 2·groups,
+    … in the stored order. In a round of its group, each machine takes part independently with probability `rate`.
     Machines of other groups do not take part.
 
     The groups are public and do not depend on the data. Only a trusted server learns which machines of a group take
@@ -191,8 +191,8 @@ class CyclicPoisson(Participation):
     def turns(self, rounds: int) -> np.ndarray:
         """Return each machine's number of turns in the first `rounds` rounds; int [machines].
 
-        A machine has a turn when its group has one. Machine i is in group i mod `groups`. Group g has its turn in the
-        rounds t, from 0, with t mod `groups` = g. In other rounds, the machines of the group do not take part.
+        A machine has a turn when its group has a turn. Machine i is in group i mod `groups`. Group g has its turn in
+        the rounds t, from 0, with t mod `groups` = g. In other rounds, the machines of the group do not take part.
 
         Args:
             rounds: number of rounds.

@@ -43,15 +43,11 @@ class Weighted(Participation):
 
     The probability of a machine is proportional to its weight, among the machines not yet sampled in this round.
 
-    If `max_uses` is given, a machine that has taken part this often is not sampled any more. Without a further rule,
-    too few machines could then be left for the last rounds. For example, if `per_round` is 2 and `max_uses` is [3, 1,
-    1, 1], three rounds are possible only if machine 0 takes part in each of them. If the weights are the same in all
-    rounds, some machines that can still take part in every remaining round are therefore sampled first, whenever this
-    is necessary. These machines take part more often than their weights imply. If the weights differ between rounds,
-    there is no such rule, and sampling raises Refusal once too few machines are left.
-
-    Sampling takes a few microseconds per sampled machine, for any number of machines, and 24 bytes of memory per
-    weight. With `max_uses`, every round takes time proportional to the number of machines.
+    If `max_uses` is given, a machine that has taken part this often is not sampled any more. If the weights differ
+    between rounds, sampling raises Refusal once too few machines are left for a round. If the weights are the same in
+    all rounds, enough machines are always left, because some machines are sampled first if necessary. These machines
+    can still take part in every remaining round, and take part more often than their weights imply. For example, with
+    `per_round` = 2 and `max_uses` = [3, 1, 1, 1], three rounds are possible only if machine 0 takes part in each round.
 
     Args:
         machines: total number of machines.
@@ -173,17 +169,18 @@ class BySize(Participation):
     with probability proportional to c_i. If later rounds would otherwise have too few machines, some of the machines
     that can still send in every remaining round are sampled first.
 
-    The number T of rounds is fixed such that every round has m machines. It is the largest number with Σ_i min(n_i, T)
-    ≥ m·T, where n_i is c_i before the first round.
+    The number of rounds is the largest T with Σ_i min(n_i, T) ≥ m·T, where n_i is c_i before the first round. Every
+    round then has m machines.
 
-    The schedule makes dataset sizes public, so guarantees cannot hide them. The neighbouring relation replace-one
-    allows this, because it does not change sizes. Add-or-remove-one does not allow it.
+    The schedule reveals the machines' numbers of examples. Guarantees therefore require the neighbouring relation
+    replace-one, which does not change these numbers.
 
     Args:
         machines: total number of machines.
         per_round: m, number of machines in a round.
-        shares: n, number of messages that each machine can send before its examples run out, int [machines]. It is the
-            machine's number of examples if a message uses one example. None takes it from the problem.
+        shares: n, number of messages that each machine can send before its examples run out, int [machines]. This
+            number is the machine's number of examples if a message uses one example. None takes the numbers from the
+            problem.
 
     Raises:
         Refusal: if fewer than `per_round` machines have examples.

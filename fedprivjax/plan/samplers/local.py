@@ -17,9 +17,9 @@ from fedprivjax.problem.devices import require_counted
 class LocalWork(Sampler):
     """Base class of samplers for machines that take several local steps before they send a message.
 
-    A sampler of this class samples the records of all these steps at once. The record indices have shape [rounds,
-    per_round, K·B], where K is the largest number of steps of a machine, and B the largest number of records in a step.
-    The records of step k, from 0, are at the places k·B to (k+1)·B − 1. Unused places have weight 0.
+    A sampler of this class samples the records of all steps of a round at once. The record indices have shape [rounds,
+    per_round, K·B]. Here, K is the largest number of steps of a machine, and B is the largest number of records in a
+    step. The records of step k, from 0, are at the places k·B to (k+1)·B − 1. Unused places have weight 0.
     """
 
     stated: ClassVar[Stated] = Stated(by=(*CLAIMS, "uses", "of_step", "divisors"), free=("variance",))
