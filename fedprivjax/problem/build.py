@@ -46,21 +46,21 @@ def linear_problem(
         features: [examples, features], or [machines, examples, features] for data already split over machines.
         labels: [examples] or [machines, examples].
         loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
-        feature_bound: public bound on the L2 norm of a feature vector, from which the loss's Lipschitz constant
-            follows. The noise of a method without a clip depends on it.
+        feature_bound: public bound on the L2 norm of a feature vector. The loss's Lipschitz constant follows from it,
+            and the noise of a method without a clip depends on this Lipschitz constant.
         constraint: set of allowed parameters: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or
             a custom `ConstraintSet`. None is the whole space.
         test: held-out examples (features, labels), or None.
         start: initial parameters, or None for the point of the constraint set nearest to zero. If they are the result
-            of another private run, the guarantee of the new run does not cover that other run. `PrivacyGuarantee.then`
-            combines the two guarantees.
+            of another private run, the guarantee of the new run does not cover the other run. `PrivacyGuarantee.then`
+            combines the guarantees of the two runs.
         optimum: exact minimiser, or None if unknown.
         excess: exact excess risk, `params -> scalar`. None takes the mean loss minus the mean loss at `optimum`, on the
-            test set or, without one, on the training examples.
+            test set if `test` is given, otherwise on the training examples.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
-        test_machine_of: machine of each test example, int [tests], for metrics of every client; None if unknown.
-        lipschitz: declared bound G on the gradient norm of one example's loss, which replaces the bound that follows
-            from `feature_bound`: one number, or one per machine. It is not verified.
+        test_machine_of: machine of each test example, int [tests], for metrics of every client. None if unknown.
+        lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. It
+            replaces the bound that follows from `feature_bound`, and is not verified.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         machine_weights: weights p_i of the machines' mean losses F_i in the objective Σ_i p_i·F_i, positive, with sum
             1. "sizes" is proportional to the machines' numbers of records, which are then public. None is equal
@@ -129,7 +129,7 @@ def general_problem(
     """Return a training problem whose loss is any scalar function of parameters and one example.
 
     Args:
-        function: loss of one example, `(params, example) -> scalar`, such as that of a flax module.
+        function: loss of one example, `(params, example) -> scalar`, such as the loss of a flax module.
         pool: examples of all machines, a pytree with leaves [examples, ...]. With `split`, the leaves are [machines,
             examples, ...].
         start: initial parameters, a pytree.
@@ -145,21 +145,21 @@ def general_problem(
         test: held-out examples of the same structure as the pool, or None.
         optimum: exact minimiser, or None if unknown.
         excess: exact excess risk, `params -> scalar`. None takes the mean loss minus the mean loss at `optimum`, on the
-            test set or, without one, on the training examples.
+            test set if `test` is given, otherwise on the training examples.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
-        test_machine_of: machine of each test example, int [tests], for metrics of every client; or None.
+        test_machine_of: machine of each test example, int [tests], for metrics of every client. None if unknown.
         split: True if the pool's leaves have a first axis of machines.
         convolutions: computation of convolutions and pooling in the loss: "xla" by XLA's operations, "products" by
-            slices and matrix products. "auto" is "products" on a CPU, where gradients of XLA's convolutions are slow in
-            loops, and "xla" elsewhere. Transposed convolutions, and all convolutions at evaluations of the model, are
-            always computed by XLA. Results differ by rounding.
+            slices and matrix products. "auto" is "xla", except on a CPU. There it is "products", because gradients of
+            XLA's convolutions are slow in loops on a CPU. XLA always computes transposed convolutions, and all
+            convolutions at evaluations of the model. The results of "xla" and "products" differ by rounding.
         clipping: computation of clipped gradients. "rows" computes and clips the gradient of every record. "ghost"
-            (ghost clipping) never forms these gradients. It computes their norms from the inputs and output gradients
-            of dense layers, and the sum of the clipped gradients as a matrix product. It requires a method whose
-            messages are gradients at one point. "auto" is "ghost" for such methods if the network has at least 50,000
-            parameters, and at least half of them in dense layers, otherwise "rows". Methods that send bits to a
-            shuffler (`BitMean`) always use "rows". So do methods in which machines build up sums over rounds
-            (`Growing()`), if a message uses one record.
+            (ghost clipping) never forms these gradients. It computes the norms of these gradients from the inputs and
+            output gradients of dense layers. The sum of the clipped gradients is a matrix product. "ghost" requires a
+            method whose messages are gradients at one point. For such a method, "auto" is "ghost" if the network has at
+            least 50,000 parameters and dense layers hold at least half of them. Otherwise, "auto" is "rows". Methods
+            that send bits to a shuffler (`BitMean`) always use "rows". Methods in which machines build up sums over
+            rounds (`Growing()`) use "rows" if a message uses one record.
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, or leaves of the pool have different
@@ -230,17 +230,18 @@ def procedural_problem(
         start: initial parameters. They are required if the loss is a function. For a linear predictor, None is the
             point of the constraint set that is nearest to zero.
         feature_bound: public bound on the norm of a feature vector, for a linear predictor. Vectors with a larger norm
-            are scaled down to it. Non-finite vectors become zero, and labels are clipped to the loss's range.
+            are scaled down to this norm. Non-finite vectors become zero, and labels are clipped to the loss's range.
         lipschitz: bound on the gradient norm of one example's loss, or None. For a linear predictor, None is the bound
             that follows from the loss and `feature_bound`.
-        smoothness: Lipschitz constant of the gradient of one example's loss, or None. For a linear predictor, it
-            follows from the loss.
-        correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies, if the loss is
-            a function.
+        smoothness: Lipschitz constant of the gradient of one example's loss, or None. For a linear predictor, this
+            constant follows from the loss.
+        correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies. It is used if
+            the loss is a function.
         convolutions, clipping: computation of convolutions and of clipped gradients, described in `general_problem`.
         constraint: set of allowed parameters, such as `Ball(radius)`. None is the whole space.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
-        test: held-out examples, stored in the form of `generate`'s examples with a first axis, or None.
+        test: stored held-out examples, or None. They have the structure of an example from `generate`, with a first
+            axis [examples].
         optimum: exact minimiser, or None if unknown.
         excess: exact excess risk, `params -> scalar`. None takes the mean loss minus the mean loss at `optimum`, on the
             test set.

@@ -73,7 +73,7 @@ class ConstraintSet(Decorated):
     def of(self, params):
         """Return the set for parameters with the shapes of `params`.
 
-        A `Box` stores their number, on which its diameter depends. Other sets are returned unchanged.
+        A `Box` stores the number of parameters, on which its diameter depends. Other sets are returned unchanged.
         """
         return self
 

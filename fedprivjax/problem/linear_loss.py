@@ -21,15 +21,15 @@ CONSTANTS = Stated(by=("lipschitz", "smoothness"), free=("correct", "prediction"
 class LinearLoss:
     """Base class of losses of a linear predictor: functions `value(score, label)` of one example.
 
-    A score is a product of parameters and features.
+    Scores are the product of parameters and features.
 
     Attributes:
         outputs: number of scores of an example, such as the number of classes. 0 means one scalar score.
-        classifies: True if labels are class indices. Default: True if `outputs` is positive. Set it for two classes
-            with one scalar score.
+        classifies: True if labels are class indices. Default: True if `outputs` is positive. Set `classifies` for two
+            classes with one scalar score.
         squared: True if the loss is half the squared error. The metric `relative_mse` requires this.
-        convex: True if the loss is convex in the score. It is then convex in the parameters, too, because the score is
-            linear in them.
+        convex: True if the loss is convex in the score. A convex loss is also convex in the parameters, because the
+            score is linear in the parameters.
         least: lower bound on the loss, or −inf if no bound is declared.
     """
 
@@ -58,22 +58,22 @@ class LinearLoss:
 
     @property
     def unsmoothed(self) -> "LinearLoss":
-        """The loss without smoothing: for a Moreau envelope (`Moreau`), the loss that it smooths.
+        """Loss without smoothing: for a Moreau envelope (`Moreau`), the loss that the envelope smooths.
 
-        For any other loss, it is the loss itself.
+        For any other loss, the result is the loss itself.
         """
         return self
 
     def for_norm(self, feature_norm: jax.Array) -> "LinearLoss":
         """Return the loss for examples whose feature vector has this L2 norm.
 
-        By default, it is the loss itself. A Moreau envelope (`Moreau`) returns another loss, because its value at a
-        given score depends on the norm.
+        By default, it is the loss itself. A Moreau envelope (`Moreau`) returns another loss, because the envelope's
+        value at a given score depends on the norm.
         """
         return self
 
     def correct(self, score: jax.Array, label: jax.Array) -> jax.Array | None:
-        """Return 1.0 if the class predicted from `score` is `label`, otherwise 0.0. None for regression.
+        """Return 1.0 if the class predicted from `score` is `label`, otherwise 0.0. Return None for regression.
 
         Default: compare the label with `prediction`.
         """
@@ -103,7 +103,7 @@ class LinearLoss:
         raise Undefined("a linear loss must define lipschitz(feature_bound, radius)")
 
     def smoothness(self, feature_bound: float) -> float:
-        """Return the Lipschitz constant of the loss's gradient in the parameters, or inf if it is not smooth.
+        """Return the Lipschitz constant of the loss's gradient in the parameters, or inf if the loss is not smooth.
 
         Args:
             feature_bound: largest L2 norm of a feature vector.

@@ -60,10 +60,10 @@ class Logistic(LinearLoss):
     The loss is `log(1 + e^s) − y·s` for score s and label y. For features of norm at most B, it has Lipschitz constant
     G = B and smoothness L = B²/4.
 
-    With a `score_bound` b, it is the loss in the experiments of Lowy & Razaviyayn 2023 (b = 15). With `c = clip(s, −b,
-    b)` and `p = sigmoid(c)`, the value is `−y·log(10⁻¹² + p) − (1 − y)·log(10⁻¹² + 1 − p)`. For scores beyond the
-    bound, the value is constant, so the loss is not convex. The derivative that methods use is nevertheless `p − y` for
-    all scores.
+    For a `score_bound` b, let `c = clip(s, −b, b)` and `p = sigmoid(c)`. The loss is then `−y·log(10⁻¹² + p) − (1 −
+    y)·log(10⁻¹² + 1 − p)`. For scores beyond the bound, this loss is constant, so it is not convex. Methods use the
+    derivative `p − y` for all scores, even beyond the bound. With b = 15, it is the loss in the experiments of Lowy &
+    Razaviyayn 2023.
 
     Args:
         score_bound: largest absolute score, or None for no limit.
@@ -151,9 +151,9 @@ class Squared(LinearLoss):
 
 @dataclass(frozen=True)
 class Huber(LinearLoss):
-    """Huber loss: squared for small errors, linear for large ones.
+    """Huber loss: squared for small errors, linear for large errors.
 
-    The loss is `(s − y)²/2` for score s and label y with `|s − y| ≤ width`, else `width·(|s − y| − width/2)`. For
+    For score s and label y, the loss is `(s − y)²/2` if `|s − y| ≤ width`, otherwise `width·(|s − y| − width/2)`. For
     features of norm at most B, it has Lipschitz constant G = width·B and smoothness L = B².
 
     Args:
@@ -212,7 +212,7 @@ class Robust(LinearLoss):
 class GemanMcClure(Robust):
     """Geman-McClure loss for robust regression: smooth, bounded and not convex.
 
-    The loss is `(c²/2)·u²/(1 + u²)` with u = (s − y)/c for score s, label y and `scale` c. For features of norm at
+    For score s, label y and `scale` c, let u = (s − y)/c. The loss is `(c²/2)·u²/(1 + u²)`. For features of norm at
     most B, it has Lipschitz constant G = (3√3/16)·c·B and smoothness L = B².
 
     >>> round(GemanMcClure(2.0).lipschitz(1.0), 4), GemanMcClure(2.0).smoothness(3.0)
@@ -238,7 +238,7 @@ class GemanMcClure(Robust):
 class Tukey(Robust):
     """Tukey's biweight loss for robust regression: smooth, bounded and not convex.
 
-    With u = (s − y)/c for score s, label y and `scale` c, the loss is `(c²/6)·(1 − (1 − u²)³)` if `|u| ≤ 1`, otherwise
+    For score s, label y and `scale` c, let u = (s − y)/c. The loss is `(c²/6)·(1 − (1 − u²)³)` if `|u| ≤ 1`, otherwise
     c²/6. For features of norm at most B, it has Lipschitz constant G = (16/(25√5))·c·B and smoothness L = B².
 
     >>> round(Tukey(2.0).lipschitz(1.0), 4), Tukey(2.0).smoothness(3.0)
@@ -262,7 +262,7 @@ class Hinge(Kinked):
     """Hinge loss for labels 0 and 1.
 
     The loss is `max(0, 1 − a·s)` for score s, with a = −1 for class 0 and a = +1 for class 1. For features of norm at
-    most B, it has Lipschitz constant G = B. It is not smooth; `Moreau` makes it smooth.
+    most B, it has Lipschitz constant G = B. It is not smooth. `Moreau` makes it smooth.
 
     >>> float(Hinge().value(jnp.array(-0.5), jnp.array(1.0)))
     1.5
@@ -312,7 +312,7 @@ class Pinball(Kinked):
     """Pinball loss, for regression of a quantile.
 
     The loss is `max(q·(y − s), (q − 1)·(y − s))` for `quantile` q, score s and label y. For features of norm at most B,
-    it has Lipschitz constant G = max(q, 1 − q)·B. It is not smooth; `Moreau` makes it smooth.
+    it has Lipschitz constant G = max(q, 1 − q)·B. It is not smooth. `Moreau` makes it smooth.
 
     Args:
         quantile: level of the quantile, between 0 and 1.

@@ -40,7 +40,8 @@ class MLP(nn.Module):
     Attributes:
         hidden: widths of the hidden layers.
         scores: number of scores, or None for the number that the loss needs.
-        activation: function after each hidden layer. With all except "relu", the loss is smooth in the parameters.
+        activation: function after each hidden layer. With all activations except "relu", the loss is smooth in the
+            parameters.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> from_dataset(datasets.load("digits"), network=MLP((16,))).dimension
@@ -67,11 +68,10 @@ class MLP(nn.Module):
 class CNN(nn.Module):
     """Convolutional network for images: 3×3 convolutions with 2×2 average pooling, then dense layers.
 
-    Each convolution is computed as one matrix product over image patches, on every device. The activation and the
-    pooling follow.
+    The activation and then the pooling follow each convolution.
 
     Attributes:
-        channels: number of output channels of each convolution. Pooling after it halves height and width.
+        channels: number of output channels of each convolution. Each pooling halves height and width.
         hidden: widths of the hidden dense layers.
         scores: number of scores, or None for the number that the loss needs.
         activation: function after each convolution and each hidden layer.

@@ -123,10 +123,10 @@ class Problem:
         model: object that computes the loss of one example and its gradient.
         feature_bound: public bound on the norm of a feature vector (not a statistic of the data).
         own_lipschitz: declared bound on the gradient norm of one example's loss on the constraint set: one number, or
-            one per machine. It replaces the bound that follows from loss and `feature_bound`. None if nothing is
+            one per machine. It replaces the bound that follows from the loss and `feature_bound`. None if no bound is
             declared.
         own_smoothness: declared Lipschitz constant of the gradient of one example's loss. It replaces the constant that
-            follows from the loss. None if nothing is declared.
+            follows from the loss. None if no constant is declared.
         lipschitz_note: remark on `own_lipschitz`, such as its source. The text of a guarantee includes this remark.
         partition_table: records of the pool that each machine owns. None if machines own no records: a record is then
             assigned to a machine when the machine uses it.
@@ -136,7 +136,7 @@ class Problem:
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         excess: exact excess risk `params -> scalar`, or None if unknown.
         not_covered: texts that name values which were computed from private records before any run, such as a mean for
-            scaling. No guarantee covers them.
+            scaling. No guarantee covers these values.
         raw_rows: conversion of raw rows, such as rows of a table, to features. Predictions for new rows use it. None if
             new rows are given as features.
     """
@@ -241,7 +241,7 @@ class Problem:
     def distance_to_optimum(self) -> float:
         """Bound D on the distance from the start to the optimum: `distance`, or else the constraint set's diameter.
 
-        The diameter, and so the bound, may be inf.
+        The bound may be inf.
         """
         return self.constraint.diameter if self.distance is None else self.distance
 
@@ -250,8 +250,8 @@ class Problem:
         """Distance from the start to the optimum that default step sizes assume.
 
         It is the diameter of the constraint set or, if this is infinite, `distance`. If `distance` was not given
-        either, it is inf for a linear predictor. For a nonlinear model, it is twice the norm of the start, a rule of
-        thumb, or inf if this norm is zero. The start is public, so a use of its norm costs no privacy.
+        either, the result is inf for a linear predictor. For a nonlinear model, the result is twice the norm of the
+        start, a rule of thumb, or inf if this norm is zero. The start is public, so a use of its norm costs no privacy.
         """
         if isfinite(self.constraint.diameter) or self.distance is not None or self.model.factored:
             return self.constraint.diameter if isfinite(self.constraint.diameter) else self.distance_to_optimum
@@ -280,7 +280,7 @@ class Problem:
         """Factors by which machines multiply their messages if the objective weights machines unequally.
 
         A factor is the machine's weight in the objective, times the number of machines; float64, shape [machines]. If
-        the weights are equal, this is the number 1.0.
+        the weights are equal, the result is the number 1.0.
         """
         return 1.0 if self.weights is None else len(self.weights) * np.array(self.weights)
 
@@ -311,7 +311,8 @@ class Problem:
     def traced(self) -> "Problem":
         """Copy without the fields that compiled programs do not read.
 
-        Programs are compiled for this copy, so a change of such a field, such as a bound, does not compile them again.
+        Programs are compiled for this copy. A change of a removed field, such as a bound, therefore compiles no program
+        again.
         """
         host = ("partition_table", "feature_bound", "own_lipschitz", "own_smoothness", "machine_weights", "distance")
         return replace(self, **dict.fromkeys(host), raw_rows=None, lipschitz_note="", not_covered=())
@@ -321,7 +322,7 @@ class Problem:
 
         Args:
             samples: indices of examples, any shape [...]. Stored examples have indices among all examples of the
-                problem. Examples that are computed on demand have indices among those of their machine.
+                problem. Examples that are computed on demand have indices among the examples of their machine.
             machine: machine of the examples, for examples that are computed on demand. One index for all examples, or
                 an array such as [machines] for samples of shape [machines, examples].
         """

@@ -66,16 +66,17 @@ class TokenLoss(LinearLoss):
 class LSTM(nn.Module):
     """Recurrent network for sequences of tokens: an embedding, LSTM layers, and a dense layer.
 
-    The state of the LSTM after a token depends on the tokens up to this one. The dense layer computes scores from the
-    state: for each token, or only for the whole sequence.
+    The state of the LSTM after a token depends on this token and on all tokens before it. The dense layer computes
+    scores from the state: for each token, or only for the whole sequence.
 
     Attributes:
         hidden: widths of the LSTM layers.
         embedding: number of features into which a token is embedded.
         scores: number of scores, or None for the number that the loss needs.
-        tokens: number of different tokens, including the padding, which is the last one. None is the dataset's number.
-        each: True for scores of each token, False for scores of the whole sequence. None is True if each token of the
-            dataset has a label, otherwise False.
+        tokens: number of different tokens, including the padding token, which is the last token. None takes the
+            dataset's number of tokens.
+        each: True for scores of each token, False for scores of the whole sequence. `from_dataset` sets it to True if
+            each token of the dataset has a label, otherwise to False.
 
     >>> from fedprivjax import datasets, from_dataset
     >>> data = datasets.from_sequences([[0, 1, 2], [2, 1]], tokens=3, length=3)

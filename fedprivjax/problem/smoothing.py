@@ -34,13 +34,13 @@ BALL_BISECTIONS = 60  # one bit of the slope per bisection
 class Moreau(LinearLoss):
     """Smooth version of each record's loss f: the Moreau envelope `f_b(w) = min over v of f(v) + (b/2)·‖w − v‖²`.
 
-    The gradient of the envelope has Lipschitz constant b, the `strength`. The envelope keeps the loss's own Lipschitz
-    constant G, and is at most G²/(2b) below the loss. Here w are the parameters, and v ranges over all parameters, also
-    outside the constraint set. `ball_envelope` is the variant with v in a ball.
+    Here w are the parameters, and v ranges over all parameters, also outside the constraint set. `ball_envelope` is the
+    variant with v in a ball. The gradient of the envelope has Lipschitz constant b, the `strength`. The envelope has
+    the loss's Lipschitz constant G, and is at most G²/(2b) below the loss.
 
     The envelope has a closed form for `Hinge`, `Absolute` and `Pinball`. For a smooth loss of one score, a fixed number
-    of bisections and Newton steps computes it. Losses in a run's metrics are those of the envelope. The excess risk is
-    also computed from the envelope, unless the problem defines `excess`.
+    of bisections and Newton steps computes the envelope. A run's metrics report the loss of the envelope. The excess
+    risk is also computed from the envelope, unless the problem defines `excess`.
 
     Args:
         loss: `Hinge`, `Absolute`, `Pinball`, or a convex smooth loss of one score.
@@ -155,10 +155,9 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
         f_b(w) = min over ‖v‖ ≤ radius of h(⟨v, x⟩) + (b/2)·‖w − v‖²
 
     Here w are the parameters, b is the `strength`, and h is the loss as a function of the score ⟨v, x⟩ of the features
-    x. `Moreau` is the variant without a restriction of v. The gradient is b·(w − v) at the minimiser v, which bisection
-    finds. On the ball, the gradient has Lipschitz constant b, and the envelope has the Lipschitz constant of the loss,
-    as with `Moreau`. Both envelopes are equal if the minimiser of `Moreau` is in the ball. `Moreau` is faster for a
-    linear predictor, because the gradient of its envelope is a multiple of x.
+    x. `Moreau` is the variant without a restriction of v. On the ball, the envelope's gradient has Lipschitz constant
+    b, and the envelope has the Lipschitz constant of the loss. The two envelopes are equal at w if the minimiser v of
+    `Moreau` is in the ball. `Moreau` is faster for a linear predictor.
 
     Args:
         loss: `Hinge`, `Absolute` or `Pinball`.
@@ -170,7 +169,8 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
         example is `(features, label)` or an `Example`.
 
     Raises:
-        ValueError: if the loss is not one of these three, or the strength or the radius is not positive.
+        ValueError: if the loss is not `Hinge`, `Absolute` or `Pinball`, or if the strength or the radius is not
+            positive.
 
     >>> from fedprivjax import Absolute, Ball, general_problem
     >>> data, loss = (jnp.eye(2), jnp.array([1.0, 3.0])), Absolute()
