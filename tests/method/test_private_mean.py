@@ -145,6 +145,7 @@ KINKED = linear_problem(
 )
 
 
+@pytest.mark.slow
 def test_envelopes_of_every_round_are_those_of_the_phases():
     """The algorithm asks for the strengths that `UserAGD` chose, and reaches the same point."""
     method = UserAGD(noise_std=0.1, strong_convexity=0.3, phases=2, smoothing="phases")

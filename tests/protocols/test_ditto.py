@@ -98,12 +98,15 @@ def test_the_shared_model_is_fedavgs_bit_for_bit(kind):
 
 def test_secret_cohorts_of_fixed_size_are_refused_because_a_personal_part_shows_its_rounds():
     """With one of two machines in a round, a client knows from its model when the other machine took part."""
-    settings = {"participation": fpj.PoissonCohorts(MACHINES, 0.4), "rounds": 4}
-    one, other = run(Ditto(), "machine", **settings), run(LocalGradientSteps(), "machine", **settings)
+    where, secret = problem(), fpj.PoissonCohorts(MACHINES, 0.4)
+    one, other = (
+        fpj.ready(method(algorithm, "machine"), where, secret, rounds=4)
+        for algorithm in (Ditto(), LocalGradientSteps())
+    )
     assert one.guarantee.epsilon == other.guarantee.epsilon
     for cohort in (1, 2):
         with pytest.raises(Refusal, match="participation must be PoissonCohorts or public with client state"):
-            run(Ditto(), "machine", participation=fpj.SecretSubsets(MACHINES, cohort), rounds=4)
+            fpj.ready(method(Ditto(), "machine"), where, fpj.SecretSubsets(MACHINES, cohort), rounds=4)
 
 
 @struct.dataclass(kw_only=True)
