@@ -49,7 +49,7 @@ def test_threads_of_one_process_do_not_share_a_part(tmp_path):
 
     def write(letter):
         try:
-            for _ in range(200):
+            for _ in range(60):
                 write_atomically(tmp_path / "file", letter * 5000)
         except OSError as error:
             failed.append(error)

@@ -19,6 +19,7 @@ STARTS = {  # one after the other, in one process
 }
 
 
+@pytest.mark.slow
 def test_a_run_compiles_one_program_and_loads_no_library_that_it_does_not_use():
     code = f"{FIRST_RESULT}\nimport json, sys; print(json.dumps(list(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -53,6 +53,7 @@ def test_a_claim_far_below_the_truth_is_caught():
     assert (bounds > claim).all()
 
 
+@pytest.mark.slow
 def test_guesses_without_knowledge_show_nothing():
     epsilons, by_mu = found_epsilons(2.0, times=400, true=0.0)
     assert (epsilons > 0).mean() <= 0.05

@@ -228,6 +228,7 @@ def test_new_numbers_do_not_recompile():
     assert views._raw._cache_size() <= compiled
 
 
+@pytest.mark.slow
 def test_chunks_shrink_with_what_a_run_sends(monkeypatch):
     start = worlds(PROTOCOLS["none"], FEDERATION, 0, delta=1e-5).start
     one = 8 * (2 + 2) * 16

@@ -76,7 +76,7 @@ def test_the_round_of_dp_mu2_by_hand_is_the_engines(monkeypatch):
     require_same(ours, theirs, start.problem.start)
 
 
-@pytest.mark.parametrize("name", ["by_scan", "by_vmap", "by_ghost"])
+@pytest.mark.parametrize("name", [pytest.param("by_scan", marks=pytest.mark.slow), "by_vmap", "by_ghost"])
 def test_the_clipped_rounds_by_hand_are_the_engines(name, monkeypatch):
     monkeypatch.setattr(fedavg, "SIDE", 5)
     monkeypatch.setattr(clipped_records, "RECORDS", 20)

@@ -245,6 +245,7 @@ def test_missing_files_columns_and_arrays_are_one_line(tmp_path):
     assert "unknown column 'writer_id'" in message
 
 
+@pytest.mark.slow
 def test_an_experiment_file_names_a_federation(tmp_path):
     users = {name: (["abcab", "cabca"], ["c", "b"]) for name in ("ann", "bob", "eve")}
     write_leaf(tmp_path / "plays", users, users)

@@ -177,6 +177,7 @@ def test_senders_are_not_hidden_afterwards(tmp_path):
         run(replace(method, trust="shuffler"), SPLIT, folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_metric_of_another_program_is_refused(tmp_path):
     metric = Metric("norm", lambda problem, snapshot: (snapshot.params**2).sum())
     other = Metric("norm", lambda problem, snapshot: abs(snapshot.params).sum())
@@ -185,6 +186,7 @@ def test_a_metric_of_another_program_is_refused(tmp_path):
         run(folder=tmp_path, metrics=[other])
 
 
+@pytest.mark.slow
 def test_a_metric_that_calls_the_host_is_refused(tmp_path):
     def loud(problem, snapshot):
         jax.debug.callback(lambda: None)

@@ -275,7 +275,8 @@ def linked_chunks(home):
     return out, scratch
 
 
-@pytest.mark.parametrize("part", [None, pytest.param(Part(1, 1), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [None, Part(1, 1)])
 def test_chunks_behind_a_link_are_removed_and_a_run_may_follow(tmp_path, part):
     ready, (out, scratch) = ready_experiment(make()), linked_chunks(tmp_path)
     if part is None:

@@ -93,7 +93,9 @@ def test_methods_without_an_epsilon_are_refused_by_name(results):
     assert entries(results)[1] == ["free: epsilon must be the realised ε of a private method, got none"]
 
 
-@pytest.mark.parametrize(("seeds", "fault"), [(1, "for an interval, got fewer"), (2, "got 2")])
+@pytest.mark.parametrize(
+    ("seeds", "fault"), [(1, "for an interval, got fewer"), pytest.param(2, "got 2", marks=pytest.mark.slow)]
+)
 def test_few_seeds_are_refused(seeds, fault, results, tmp_path):
     folder.claim(tmp_path, make(seeds))
     fewer = {label: data.isel(seed=slice(seeds)) for label, data in results.items()}

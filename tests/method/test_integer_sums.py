@@ -231,6 +231,7 @@ def test_without_noise_a_run_follows_federated_averaging():
     assert np.abs(one - other).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_the_share_of_wrapped_coordinates_is_that_of_the_formula():
     private = replace(SUMS, bits=8, scale=100.0)
     with pytest.warns(UserWarning, match="Use more bits or a smaller scale"):

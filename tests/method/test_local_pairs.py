@@ -130,7 +130,7 @@ def test_a_pair_with_weights_and_all_settings_equals_fedavg_bit_for_bit():
     require_equal(pair, of_method(FedAvg, {}, EPOCHS, prox=0.1, **settings), weighted)
 
 
-@pytest.mark.parametrize("kind", sparing([*SETTINGS], ["none"]))
+@pytest.mark.parametrize("kind", sparing([*SETTINGS], []))
 def test_a_pair_equals_scaffold_bit_for_bit(kind):
     private, work = SETTINGS[kind]
     target = {"epsilon": 5.0} if "unit" in private else {}

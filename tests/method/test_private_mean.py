@@ -65,6 +65,7 @@ def test_a_pair_is_the_named_method_bit_for_bit(name):
     assert {**runs[0].costs, "seconds": 0.0} == {**runs[1].costs, "seconds": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trust", sparing(["shuffler", "none", "pan-private"], ["pan-private"]))
 def test_and_so_is_what_an_adversary_sees(trust):
     each = named(PRIVACY[trust]), Protocol(SGD(average=True), privacy=PRIVACY[trust], **SETTINGS)
@@ -111,6 +112,7 @@ def test_a_multiple_of_a_gradient_is_clipped_and_a_message_that_is_none_is_zero(
     assert np.abs(first_sent(PRIVACY["none"], np.nan)).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_bits_are_of_a_message_that_is_clipped_as_a_whole():
     """Coordinates by themselves would reach the bound, each of them."""
     privacy = BitMean(clip=CLIP, levels=1000)

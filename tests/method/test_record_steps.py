@@ -94,6 +94,7 @@ class Twice(LocalGradientSteps):
         return 1000.0 * gradient(carry)
 
 
+@pytest.mark.slow
 def test_a_longer_message_is_clipped():
     privacy = NoisyRecordSteps(batch=3, clip=0.01)
     longest = np.linalg.norm(steps_of(Protocol(Twice(), privacy=privacy, noise_std=1e-9, **STEP)), axis=-1).max()

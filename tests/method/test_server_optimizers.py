@@ -171,6 +171,7 @@ def test_sweeping_its_numbers_is_one_program():
     assert guarantee_of(grid.sel({"server.b1": 0.9})).mu == pytest.approx(4.0, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_schedule_is_a_step_of_the_round_and_does_not_recompile():
     """A transcript follows a loop by hand, and a sweep ends where the loop does."""
     make = partial(FedAvg, local_steps=2, batch=3, step_size=0.5, server=ServerOptimizer("sgd", momentum=0.9))

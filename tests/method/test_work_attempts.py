@@ -164,6 +164,7 @@ def stepped(algorithm, **options):
     return transcript(method, problem(100.0), Full(MACHINES), rounds=ROUNDS, seed=2, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -261,7 +262,7 @@ class Replied(LocalGradientSteps):
         pytest.param(np.nan, marks=pytest.mark.slow),
         pytest.param(np.inf, marks=pytest.mark.slow),
         pytest.param(-np.inf, marks=pytest.mark.slow),
-        1e30,
+        pytest.param(1e30, marks=pytest.mark.slow),
     ],
 )
 def test_a_message_that_is_not_finite_is_zero_before_its_norm_and_its_bit(value):

@@ -179,6 +179,7 @@ def test_a_run_reports_its_used_data():
     assert run.data_used == run.plan.data_used
 
 
+@pytest.mark.slow
 def test_a_run_says_why_it_does_not_report_its_used_data():
     machine = FedAvg(unit="machine", update_clip=1.0, noise_std=1.0, local_epochs=1, step_size=0.1)
     run = simulate(machine, SKEWED, Full(4), rounds=1, metrics=())

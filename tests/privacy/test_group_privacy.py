@@ -84,7 +84,7 @@ def pmf(size, rate):
 
 @pytest.mark.parametrize("relation", BOTH)
 @pytest.mark.parametrize("rounds", [1, 2])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_bound_holds_by_quadrature_and_one_record_fewer_is_refuted(relation, rounds, size):
     shift, rate, delta = 0.7, 0.2, 1e-3
     pair = densities([(shift, pmf(size, rate))] * rounds, relation)
@@ -121,7 +121,9 @@ def test_no_vectors_of_a_group_are_above_its_pair(relation, size):
 
 
 @pytest.mark.parametrize("relation", BOTH)
-@pytest.mark.parametrize("split", [(1, 1), (2, 1), (1, 2), (3, 0), (0, 3)])
+@pytest.mark.parametrize(
+    "split", [(1, 1), (2, 1), *(pytest.param(one, marks=pytest.mark.slow) for one in [(1, 2), (3, 0), (0, 3)])]
+)
 def test_no_split_over_machines_is_above_all_records_on_one(relation, split):
     """Machines send 2 and 1 messages: with noise of their own, or in a server's sums, where counts add."""
     rate, shift, delta = 0.25, 0.9, 1e-2

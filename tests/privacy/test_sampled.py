@@ -67,7 +67,7 @@ def test_the_noise_multiplier_of_the_experiments():
 
 
 @pytest.mark.parametrize("column", [0, 1], ids=["subset", "replacement"])
-@pytest.mark.parametrize("epsilon", sparing(TRUE, [1.5, 6.0]))
+@pytest.mark.parametrize("epsilon", sparing(TRUE, [6.0]))
 def test_realised_epsilon_of_the_experiments(epsilon, column):
     sampler, (least, most) = ("subset", "replacement")[column], TRUE[epsilon][column]
     releases = SampledReleases(sampler=sampler, **MNIST)
@@ -208,7 +208,7 @@ def test_a_sample_of_all_records_is_full(sampler, z):
 
 
 @pytest.mark.parametrize("mu", [0.02, 1.0, 40.0])
-@pytest.mark.parametrize("rounds", sparing([1, 35, 15505], [1, 35]))
+@pytest.mark.parametrize("rounds", sparing([1, 35, 15505], [35]))
 def test_the_lower_bound_is_near_the_truth_for_any_number_of_rounds(rounds, mu):
     settings = {**SMALL, "batch": SMALL["records"], "rounds": rounds}
     exact = sampled_epsilon(2 * sqrt(rounds) / mu, SampledReleases(sampler="full", **settings))

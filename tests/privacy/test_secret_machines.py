@@ -72,6 +72,7 @@ def test_known_values_of_machines(relation, epsilon):
     assert one.participation == PoissonCohorts(MACHINES, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("relation", "rounds", "epsilon", "renyi"),
     [

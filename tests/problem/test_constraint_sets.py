@@ -101,7 +101,7 @@ def test_a_pytree_of_any_shape_is_projected_as_one_vector(which):
     np.testing.assert_allclose(flat(projected), which.project(vector), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("which", [Simplex(1.0), L1Ball(3.0)])
+@pytest.mark.parametrize("which", [pytest.param(Simplex(1.0), marks=pytest.mark.slow), L1Ball(3.0)])
 @pytest.mark.parametrize("scale", sparing([1e-4, 1.0, 1e4], [1.0]))
 def test_many_parameters_are_projected_within_rounding(which, scale):
     point = scale * np.random.default_rng(1).normal(size=100_000).astype(np.float32)

@@ -217,6 +217,7 @@ def test_a_stream_goes_through_a_network_too():
     assert problem.test[0].shape == (5, 4)
 
 
+@pytest.mark.slow
 def test_what_a_network_computes_on_the_way_is_counted():
     small, wide = (numbers_of_one(from_dataset(PICTURES, network=MLP((width,)))) for width in (8, 80))
     assert 2 * 72 <= wide - small < 8 * 72  # a sum and its activation per further unit

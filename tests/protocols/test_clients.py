@@ -213,6 +213,7 @@ def after_round(protocol, problem, state, inputs, key):
     return protocol.round(problem, state, inputs, None, key)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", sparing([ControlVariates(), KeptTwice()], [ControlVariates()]), ids=str)
 def test_control_variates_stay_the_mean_of_the_machines_where_the_clip_binds(algorithm):
     privacy = LocalPrivacy(work=LocalEpochs(2, 2), unit="machine", update_clip=0.02)

@@ -152,7 +152,8 @@ def test_a_personal_part_that_leaks_into_a_message_is_refused(leak, kind):
         run(leak(), kind)
 
 
-@pytest.mark.parametrize("leak", [pytest.param(Moving, marks=pytest.mark.slow), Leaving])
+@pytest.mark.slow
+@pytest.mark.parametrize("leak", [Moving, Leaving])
 def test_messages_are_computed_from_zeros_even_if_the_check_is_passed(monkeypatch, leak):
     """Changed personal parts change no message: the server's path is that of machines that hold zeros."""
     monkeypatch.setattr(known_work, "require_apart", lambda *of: None)

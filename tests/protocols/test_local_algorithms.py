@@ -99,7 +99,7 @@ def test_a_run_is_the_loop_over_machines_and_steps(algorithm, participation, rad
 
 
 @pytest.mark.parametrize(
-    "algorithm", sparing(list(ALGORITHMS[:4]), list(ALGORITHMS[:2])), ids=lambda one: type(one).__name__
+    "algorithm", sparing(list(ALGORITHMS[:4]), list(ALGORITHMS[:1])), ids=lambda one: type(one).__name__
 )
 def test_the_server_takes_any_optimizer_along_the_pseudo_gradient(algorithm):
     served = replace(algorithm, server=ServerOptimizer("sgd", momentum=0.6), server_step=0.3)
@@ -174,13 +174,14 @@ def test_proxskip_converges_linearly_to_the_optimum_on_quadratics(steps):
     own = CURVATURES * (optimum - CENTRES)  # c − c_i is the gradient at the optimum, up to the mean of c_i
     error = np.array([0 - optimum, *own])
     method = Protocol(ProxSkip(), privacy=LocalPrivacy(work=LocalSteps(steps, samplers.Full())), step_size=0.05)
-    for rounds in (1, 5, 150):
+    for rounds in (5, 150):
         run = simulate(method, quadratics(), Full(3), rounds=rounds, eval_every=rounds)
         known = optimum + (np.linalg.matrix_power(step, rounds) @ error)[0]
         np.testing.assert_allclose(run.params, known, atol=1e-5)
     np.testing.assert_allclose(run.params, optimum, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_proxskip_with_all_machines_is_scaffold_with_half_of_its_messages():
     problem = linear_problem(X, Y, Logistic(), partition_table=ROWS, constraint=WholeSpace())
     work = LocalSteps(4, samplers.Full())

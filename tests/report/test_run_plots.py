@@ -266,6 +266,7 @@ def test_the_chosen_run_of_an_experiment_is_drawn(found):
     assert plots_of_first(this, []) == ("", {})
 
 
+@pytest.mark.slow
 def test_a_prepared_sweep_has_the_run_of_every_point(found):
     start = found[1][0].prepare()
     every = start.configurations
