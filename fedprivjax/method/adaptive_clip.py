@@ -41,17 +41,17 @@ class AdaptiveClip(Decorated):
     """Privately computed clip that follows a quantile of the norms of machines' updates.
 
     It replaces a number in the setting `update_clip` of a method such as `FedAvg`. In a round with clip C, a machine
-    with update Δ sends two things: Δ̃, which is Δ clipped to norm C, and a bit b. The bit is 1 if ‖Δ‖ ≤ C, and 0
+    with update Δ sends a vector Δ̃ and a bit b. The vector is Δ, clipped to norm C. The bit is 1 if ‖Δ‖ ≤ C, and 0
     otherwise. The server reads a noisy mean b̃ of the bits, an estimate of the fraction of updates with ‖Δ‖ ≤ C. The
     clip of the next round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`. The clip therefore falls if b̃
     exceeds γ.
 
-    The message is the pair (√(1 − u²)·Δ̃/C, u·(2b − 1)) for a number u in (0, 1). Its L2 norm is at most 1. Gaussian
-    noise of standard deviation z, the method's `noise_std`, is added to all numbers of the message. A trusted server
-    adds the noise to the sum of the messages. Without a trusted server, every machine adds noise to its own message.
-    The server divides the two parts of the message by √(1 − u²)/C and 2u. After the division, the noise of the updates
-    has standard deviation z·C/√(1 − u²). The noise of the bits then has standard deviation σ_b = z/(2u). The attribute
-    `count_noise` is σ_b, and determines u = z/(2σ_b).
+    The message is the pair (√(1 − u²)·Δ̃/C, u·(2b − 1)) for a number u in (0, 1). The pair has L2 norm at most 1.
+    Gaussian noise of standard deviation z, the method's `noise_std`, is added to all numbers of the message. A trusted
+    server adds the noise to the sum of the messages. Without a trusted server, every machine adds noise to its own
+    message. The server divides the two parts of the message by √(1 − u²)/C and 2u. After the division, the noise of the
+    updates has standard deviation z·C/√(1 − u²). The noise of the bits then has standard deviation σ_b = z/(2u). The
+    attribute `count_noise` is σ_b, and determines u = z/(2σ_b).
 
     The metric `clip` reports the clip of each round. All attributes can be swept, for example with
     `over={"update_clip.start": [0.1, 1.0]}`.
@@ -65,10 +65,10 @@ class AdaptiveClip(Decorated):
             If it is None (the default), σ_b is z with trust = "none". With a trusted server, σ_b is then max(z, m/20)
             for m expected participants of a round.
 
-    **Privacy**: in each round, one Gaussian mechanism of noise multiplier z releases the messages. It is 2/z-GDP for
-    replacing a machine, and 1/z-GDP for adding or removing a machine. If machines encode messages for a trusted server,
-    2/z and 1/z are multiplied by the encoder's `norm_bound` for messages of norm at most 1. The clips have no further
-    privacy cost, because the server computes them from the released messages.
+    **Privacy**: in each round, one Gaussian mechanism of noise multiplier z releases the messages. The mechanism is
+    2/z-GDP for replacing a machine, and 1/z-GDP for adding or removing a machine. If machines encode messages for a
+    trusted server, 2/z and 1/z are multiplied by the encoder's `norm_bound` for messages of norm at most 1. The clips
+    have no further privacy cost, because the server computes them from the released messages.
 
     Source: Andrew et al., NeurIPS 2021.
 

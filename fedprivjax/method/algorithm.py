@@ -105,9 +105,9 @@ class Growing:
     """Value of `Algorithm.reads` for a server that reads a noisy mean of sums that machines build up over rounds.
 
     Every machine i keeps a private sum q_i without noise. In the first round in which the machine takes part, q_i is
-    its increment u, which the method `Algorithm.increment` defines. In a later such round t, the machine computes a new
-    increment u and replaces q_i by u + ((t−1)/t')·q_i. Here t' is the previous round in which the machine took part. In
-    each of these rounds, the machine sends q_i plus noise.
+    the machine's increment u, which the method `Algorithm.increment` defines. In a later such round t, the machine
+    computes a new increment u and replaces q_i by u + ((t−1)/t')·q_i. Here t' is the previous round in which the
+    machine took part. In each of these rounds, the machine sends q_i plus noise.
     """
 
 
@@ -333,8 +333,9 @@ class Algorithm(Part):
         over rounds. A new increment of such a sum may depend on what the machine received in its previous round. The
         method `increment(server, t, before)` finds the stored numbers in `before.received`.
 
-        For example, this method may return the point x of the round. When the machine takes part again, at a new point
-        y, the increment `gradient(y) - gradient(before.received)` is the difference of the gradients at y and x.
+        For example, this method may return the point x of the round. When the machine takes part again, let y be the
+        new point. The increment `gradient(y) - gradient(before.received)` is then the difference of the gradients at y
+        and x.
 
         Args:
             server: the server's state before the round.

@@ -82,7 +82,7 @@ class IntegerSums(WorkPrivacy):
         bits: b, number of bits of a coordinate, from 2 to 24.
         scale: s, factor from units of the update to integers. If it is None, s is the largest number with k·τ(s) ≤
             2^(b−1), where τ(s)² = (s·C·n)²/D + n/4 + n·s²σ². Here τ(s) estimates the standard deviation of a coordinate
-            of a round's sum. The expected number of participants is n, σ is `noise_std`, and D is the dimension of the
+            of a round's sum. The expected number of participants is n, and σ is `noise_std`. D is the dimension of the
             update, rounded up to a power of two.
         deviations: k, number of standard deviations in the rule for the default `scale`.
         beta: β in [0, 1). Rounding may increase the norm of an update. A rounding is repeated if the rounded norm
@@ -164,7 +164,7 @@ class IntegerSums(WorkPrivacy):
         """Return s, the public factor by which machines multiply their updates before the rounding to integers.
 
         If `scale` is given, s is `scale`. Otherwise, s is the largest number with k·√((s·C·n)²/D + n/4 + n·s²σ²) ≤
-        2^(b−1), with k = `deviations`, C = `update_clip` and b = `bits`. The root estimates the standard deviation of a
+        2^(b−1). Here k = `deviations`, C = `update_clip` and b = `bits`. The root estimates the standard deviation of a
         coordinate of the sum if all updates have norm C and the same direction. A coordinate wraps around if it is
         below −2^(b−1) or above 2^(b−1) − 1.
 

@@ -72,8 +72,8 @@ class LocalAlgorithm(Part):
     state.
 
     A machine may also keep a state between its rounds. The server never sees this state. `own` returns the state before
-    the machine's first round. After the local steps of a round, two functions update it: first `hold`, which receives
-    the last carry, and then `keep`, which receives the clipped message. By default, machines keep no state.
+    the machine's first round. After the local steps of a round, `hold` receives the last carry and updates the state.
+    Then `keep` receives the clipped message and updates the state again. By default, machines keep no state.
 
     Attributes:
         equal_weights: False by default. True averages machines' messages with equal weights, even if the privacy object
@@ -122,8 +122,7 @@ class LocalAlgorithm(Part):
         The formula is written as sums and multiples of `gradient(x)`, which stands for the gradient of the record's
         loss at x. An example is `gradient(x) - gradient(y)`. The mean of the values is the argument `g` of `move`. By
         default, the formula is the gradient at the machine's current point. If the formula has several gradients, the
-        first must be at the current point, because transcripts and audits read the machine's point from the first
-        gradient.
+        first must be at the current point. Transcripts and audits read the machine's point from this gradient.
 
         Args:
             carry: the machine's carry, the state of its local steps in this round. By default, it is the current point,

@@ -54,8 +54,8 @@ class NoisyMomentum(MomentumPrivacy):
               `noise_std`.
             * "independent": fresh noise of standard deviation `noise_std` on every α·s_t.
             * a `Factor` object: any other correlation.
-        batch: K, number of a machine's records in a round: one number for all machines, or one for each. It must divide
-            the machine's number of records.
+        batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. It
+            must divide the machine's number of records.
         sampler: "cyclic" for the same public order of records in every epoch, or "reshuffled" for a new public order.
         noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
             is used. "paper" is the noise of Theorem 4 of Tran & Cutkosky 2022.
@@ -64,11 +64,11 @@ class NoisyMomentum(MomentumPrivacy):
             proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None means equal numbers.
         epoch: number of rounds of one epoch; set by calibration.
 
-    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. For the factor
-    "tree" and equal μ of all machines, μ² is the largest value of `Σ_nodes (2·C·α/(K·m)·Σ_t (1−α)^{z−t} / σ)²` over all
-    records, with σ = `noise_std`. The inner sum is over the rounds t of a node that use the record, and z is the last
-    round of the node. With a trusted server, m is the expected number of participants of a round. With trust = "none",
-    m is 1.
+    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. Let σ be
+    `noise_std`. For the factor "tree" and equal μ of all machines, μ² is the largest value of `Σ_nodes (2·C·α/(K·m)·Σ_t
+    (1−α)^{z−t} / σ)²` over all records. The inner sum is over the rounds t of a node that use the record, and z is the
+    last round of the node. With a trusted server, m is the expected number of participants of a round. With trust =
+    "none", m is 1.
 
     Raises:
         Refusal: if a setting is invalid.

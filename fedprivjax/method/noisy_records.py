@@ -35,11 +35,12 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the noise and the
-            guarantee of machine i rely on the Lipschitz constant L_i that the problem states for this machine. Messages
-            are then clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the
-            guarantee needs no assumption on the loss. A `clip` is required if a message combines several gradients.
-        batch: K, number of records in a message: one number for all machines, or one for each. It is None for a sampler
-            without K, such as "full", which uses all records, and for a `Sampler` object, which has its own batch.
+            guarantee of machine i rely on L_i, the problem's Lipschitz constant for this machine. Messages are then
+            clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the guarantee
+            needs no assumption on the loss. A `clip` is required if a message combines several gradients.
+        batch: K, number of records in a message: one number for all machines, or one for each machine. It is None for a
+            sampler without K, such as "full", which uses all records. It is also None for a `Sampler` object, which has
+            its own batch.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
             object that has its own batch.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the

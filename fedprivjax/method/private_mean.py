@@ -199,8 +199,8 @@ class GaussianMean(PrivateMean):
         noises: standard deviation of each user's noise divided by σ. The user with the most noise has 1. None if all
             users have the same ε. Set by calibration.
 
-    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. It holds for any
-    algorithm whose `reads` is `Mean()`.
+    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. The guarantee
+    holds for any algorithm whose `reads` is `Mean()`.
 
     Raises:
         Refusal: if a setting is invalid.

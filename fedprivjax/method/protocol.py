@@ -68,9 +68,8 @@ class Protocol(Decorated):
             from theory. If no theory gives a default, calibration raises Refusal.
         step_scale: factor by which the given or default step size is multiplied.
         calibrate_to: rule that computes the noise from a target, a key of `fedprivjax.privacy.target.CALIBRATIONS`.
-            "rule" is the method's own rule. "plan" is the smallest noise for the participation schedule that was
-            sampled for the run, so that the ε of the worst machine equals the target. This setting has no effect if
-            `noise_std` is given.
+            "rule" is the method's own rule. "plan" is the smallest noise for the participation schedule of the run. The
+            ε of the worst machine then equals the target. This setting has no effect if `noise_std` is given.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None stands for the adversary of
             the trust model. With a given adversary, the noise is the smallest that meets the target on the
             participation schedule of the run.

@@ -33,9 +33,9 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the noise and the
-            guarantee of machine i rely on the Lipschitz constant L_i that the problem states for this machine. Messages
-            are then clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the
-            guarantee needs no assumption on the loss.
+            guarantee of machine i rely on L_i, the problem's Lipschitz constant for this machine. Messages are then
+            clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the guarantee
+            needs no assumption on the loss.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
             whole run. In a custom `Sampler`, `secret` must be False, and at least one of the attributes `repeats` and

@@ -82,9 +82,9 @@ class Privacy(Part):
     A privacy object defines `event`, which describes all releases and their noise, and `mechanism`, which samples the
     noise. Guarantees name the class whose `event` they rely on.
 
-    If a subclass overrides a function that can change what is released, the parent's event may no longer be true. The
-    subclass must then define `event` again, otherwise private runs raise Refusal. Functions that cannot change what is
-    released are listed in `fedprivjax.method.release.FREE`.
+    If a subclass overrides a function that can change what is released, the parent's event may no longer be true. In
+    this case, the subclass must define `event` again. Otherwise, private runs raise Refusal. Functions that cannot
+    change what is released are listed in `fedprivjax.method.release.FREE`.
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
@@ -208,7 +208,7 @@ class MessagePrivacy(Privacy):
 
     A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. `event` describes all
     releases and their noise, and `mechanism` samples the noise. By default, every record's message is clipped to
-    `clip`, and the server reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object
+    `clip`. The server reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object
     that releases another value also defines `release` and `messages`. The package's own privacy objects cannot be
     subclassed.
 
@@ -216,10 +216,11 @@ class MessagePrivacy(Privacy):
         clip: bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with noise
             clip messages, to the bound that the loss or the algorithm states.
         several_epochs: True if `event` accounts for records that are used again in later rounds.
-        gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs. It
-            is above 1 if the object needs gradients at further points.
-        why_means: reason in the error message of an object that supports only `Mean()` as the value of
-            `Algorithm.reads`, such as ", because its noise is for means". The default "" gives no reason.
+        gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs.
+            This number is above 1 if the object needs gradients at further points.
+        why_means: reason in an error message, such as ", because its noise is for means", or "" (the default). The
+            error is raised if the object supports only algorithms whose `reads` is `Mean()`, and the algorithm has
+            another value.
     """
 
     several_epochs: ClassVar[bool] = False
@@ -242,8 +243,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             start: a pytree shaped like a message, such as the initial parameters.
-            reads: value that the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
-                running sum of these means over rounds.
+            reads: value that the server reads. For example, `Mean()` is the mean of a round's messages, and `Sum()` is
+                the running sum of these means over rounds.
 
         Raises:
             Refusal: by default, if the server reads anything but `Mean()`.
@@ -337,8 +338,8 @@ class MessagePrivacy(Privacy):
             message: message of one record.
             inputs: the round's participants and their records.
             noise: the round's noise, or None in a run without noise. The noise is not added to the messages. By
-                default, `noise` matters only if `clip` is None: a run with noise then clips messages to `limits.bound`,
-                and a run without noise does not clip them.
+                default, `noise` matters only if `clip` is None. A run with noise then clips messages to `limits.bound`.
+                A run without noise does not clip them.
             limits: `limits.reads` is the value that the server reads, such as `Mean()` for the mean of messages.
                 `limits.bound` is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.
@@ -378,8 +379,8 @@ class MessagePrivacy(Privacy):
             state: state of the noise before the round.
             drawn: the mechanism's sample for the round.
             noise_std: calibrated noise of the run.
-            reads: value that the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
-                running sum of these means over rounds.
+            reads: value that the server reads. For example, `Mean()` is the mean of a round's messages, and `Sum()` is
+                the running sum of these means over rounds.
             host_noise: the round's part of noise that was sampled on the host before the run, or None.
         """
         return state, jax.tree.map(lambda z: noise_std * z, drawn)
@@ -392,8 +393,8 @@ class MessagePrivacy(Privacy):
 
         Args:
             own_noise: noise that the mechanism sampled separately for each participant, [per_round, d].
-            reads: value that the server reads, such as `Mean()` for the mean of a round's messages, or `Sum()` for the
-                running sum of these means over rounds.
+            reads: value that the server reads. For example, `Mean()` is the mean of a round's messages, and `Sum()` is
+                the running sum of these means over rounds.
         """
         return own_noise
 
@@ -411,7 +412,7 @@ class MessagePrivacy(Privacy):
     def stored(self, server: Any) -> Any:
         """Return the part of the server's state that an intruder could read. Default: (), nothing.
 
-        It matters for pan-privacy, where an intruder reads the server's memory once.
+        The result matters only for pan-privacy, where an intruder reads the server's memory once.
         """
         return ()
 

@@ -98,9 +98,9 @@ def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: A
         bound: bound on the L2 norm of a record's message, or None for no clipping.
 
     Returns:
-        The sum, a pytree like the parameters, and metrics by name. If messages are clipped, these are `clipped_share`,
-            the fraction of messages longer than the bound, and `message_norm`, the mean norm of the messages before
-            clipping.
+        The sum, a pytree like the parameters, and metrics by name. If messages are clipped, the metric `clipped_share`
+        is the fraction of messages longer than the bound. The metric `message_norm` is the mean norm of the messages
+        before clipping.
     """
     samples, machines, weights = inputs.samples, inputs.machine, inputs.weights
     if devices() > 1:

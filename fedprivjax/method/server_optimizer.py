@@ -57,8 +57,7 @@ class ServerOptimizer:
     machine, clipping and noise are applied as without an optimiser.
 
     Raises:
-        Refusal: if the factory does not have one of the settings (the error suggests the nearest name), or `factory` is
-            neither a factory nor a transformation.
+        Refusal: if `factory` does not have one of the settings, or is neither a factory nor a transformation.
 
     >>> import optax
     >>> ServerOptimizer("adam", b1=0.8), ServerOptimizer(optax.sgd, momentum=0.9, nesterov=True)
@@ -201,8 +200,8 @@ class ServerOptimizer:
 
         Raises:
             Refusal: if `factory`, the function that makes the optimiser, raises an exception or returns no optax
-                transformation or schedule. Refusal is also raised if the optimiser's state is not a pytree of arrays of
-                fixed shapes, or if the updates have other shapes than the parameters.
+                transformation or schedule. It is also raised if the optimiser's state is not a pytree of arrays of
+                fixed shapes, or if updates and parameters differ in shape.
         """
         leaves, tree = jax.tree.flatten(params)
         server_checks.check_runs(self._blank, tuple(np.shape(leaf) for leaf in leaves), tree)

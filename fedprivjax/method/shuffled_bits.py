@@ -73,8 +73,7 @@ class BitMean(PrivateMean):
         vector_sum: the `VectorSum` of the run, which has the numbers of levels and of noise bits; set by calibration.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against an adversary who sees a round's bits without their senders.
-    It holds for every algorithm whose server reads the mean of a round's messages: the attribute `reads` of the
-    algorithm must be `Mean()`, which is the default.
+    The guarantee holds for any algorithm whose `reads` is `Mean()`.
 
     Raises:
         Refusal: if a setting is invalid.

@@ -36,9 +36,9 @@ class VectorSum:
     """Private sum of vectors, which users send as bits through a shuffler (P_VEC of Cheu et al. 2022).
 
     There are n users. Every user has a vector of d coordinates and L2 norm at most D. The user rounds each coordinate x
-    at random to an integer level from 0 to g, such that the expected level is (x + D)·g/(2D). For each coordinate, the
-    user sends g bits and q noise bits. The number of ones among the g bits is the level. Each noise bit is 1 with
-    probability p. A shuffler permutes all users' bits of a coordinate, so an adversary learns only the number of ones.
+    at random to an integer level from 0 to g. The expected level is (x + D)·g/(2D). For each coordinate, the user sends
+    g bits and q noise bits. The number of ones among the g bits is the level. Each noise bit is 1 with probability p. A
+    shuffler permutes all users' bits of a coordinate, so an adversary learns only the number of ones.
 
     Attributes:
         bound: D, bound on the L2 norm of every user's vector.
@@ -100,7 +100,7 @@ class VectorSum:
             total_levels: L, sum over users of the integer levels, from 0 to g, to which they rounded their coordinates;
                 int32 [d].
             noise_levels: Z, number of all users' noise bits that are 1, minus ⌊n·q·p⌋; int32 [d].
-            users: n, number of users. It may be traced by JAX.
+            users: n, number of users, which may be traced by JAX.
             remainder: r = n·q·p − ⌊n·q·p⌋. The expected number of noise bits that are 1 is n·q·p, so Z − r has mean 0.
         """
         span = jnp.asarray(users).astype(jnp.int32) * jnp.asarray(self.levels).astype(jnp.int32)
@@ -163,9 +163,9 @@ class VectorSum:
     def moments(self, vectors) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the variance of the estimated sum for given vectors, two float64 arrays [d].
 
-        The mean is the exact sum. The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)), for D = `bound`, g =
-        `levels`, q = `trials`, p = `probability` and n users. Here f_i is the fractional part of (x_i + D)·g/(2D),
-        which is rounded to 0 or 1 at random.
+        The mean is the exact sum. The variance is (2D/g)²·(Σ_i f_i·(1 − f_i) + n·q·p·(1 − p)), with D = `bound`, g =
+        `levels`, q = `trials` and p = `probability`. Here n is the number of users, and f_i is the fractional part of
+        (x_i + D)·g/(2D), which is rounded at random to 0 or 1.
 
         Args:
             vectors: vectors x_i of the n users, [n, d].
@@ -180,7 +180,8 @@ class VectorSum:
         """Return the number of one-bit messages that a user sends in one sum: d·(g + q).
 
         Args:
-            dimension: d, number of coordinates. A user sends g = `levels` and q = `trials` bits for each.
+            dimension: d, number of coordinates. For each coordinate, a user sends g + q bits, with g = `levels` and q =
+                `trials`.
         """
         return int(cheu.messages_per_user(dimension=dimension, levels=int(self.levels), trials=int(self.trials)))
 

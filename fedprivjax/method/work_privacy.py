@@ -87,8 +87,8 @@ class WorkPrivacy(Privacy):
             noise of a step from a random key of its own. True if all machines of a round sample it from one key.
         noisy_steps: True if every local step has noise that protects a record. The guarantee then also holds if an
             adversary sees the points of a machine between its steps.
-        reads_cohort_size: True if messages or their costs depend on the expected number of participants of a round,
-            which is public.
+        reads_cohort_size: True if messages or their costs depend on the expected number of participants of a round, a
+            public number.
     """
 
     instead = "Define a LocalAlgorithm, or a subclass of WorkPrivacy with an event of its own"
@@ -141,7 +141,7 @@ class WorkPrivacy(Privacy):
 
         Args:
             noise: a pair. If the attribute `noise_together` is False (the default), it is (key, std): a random key of
-                the machine, and the standard deviation of its noise. If `noise_together` is True, it is (noise, slot):
+                the machine, and the standard deviation of the noise. If `noise_together` is True, it is (noise, slot):
                 the noise of all participants, as `round_noise` returns it, and the machine's index among them.
             step: number of the step in the round, from 0.
             dimension: d, number of parameters.
@@ -289,7 +289,7 @@ class WorkPrivacy(Privacy):
         """Return the standard deviation of a trusted server's noise in the first round, divided by `noise_std`.
 
         With independent noise, it is 1. With an `AdaptiveClip`, the noise is part of the sum of the messages.
-        Otherwise, the noise is part of their mean.
+        Otherwise, the noise is part of the mean of the messages.
 
         Args:
             plan: plan of the run: who takes part in each round, and which records each message uses.

@@ -70,8 +70,8 @@ class TreeMomentum(MomentumProtocol):
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
-        batch: K, number of a machine's records in a round: one number for all machines, or one for each. It must divide
-            the machine's number of records.
+        batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. It
+            must divide the machine's number of records.
         sampler: "cyclic" for the same order of records in every epoch, or "reshuffled" for a new order. The order is
             public.
         noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record

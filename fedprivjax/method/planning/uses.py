@@ -60,7 +60,7 @@ class Use:
     """One way to use a method in a comparison, for example one pass over the data, or several epochs.
 
     Attributes:
-        name: name of this use, or "" if the method has only one.
+        name: name of this use, or "" if the method has only one use.
         drafts: function from a `Setting` to candidates. The candidate with the smallest error bound represents the
             method.
         passes: number of passes over machines' records in a pilot run, a run on synthetic data that tests the method
