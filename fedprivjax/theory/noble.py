@@ -38,11 +38,10 @@ def published_epsilon(
     record_rate: float,
     delta: float,
 ) -> float:
-    """Return the ε that the authors of DP-SCAFFOLD publish. It is not valid for datasets that differ in one record.
+    """ε that the authors of DP-SCAFFOLD publish, which is not valid for datasets that differ in one record.
 
-    The authors' amplification by sampled machines takes the messages of two machines to be as close as two messages of
-    one machine whose datasets differ in one record. But the datasets of two machines may differ in all records.
-    `Scaffold` with unit = "record" states a valid ε.
+    The authors' amplification by sampled machines assumes that the datasets of two machines differ in one record only.
+    But these datasets may differ in all records. `Scaffold` with unit = "record" states a valid ε.
 
     Args:
         noise_multiplier: standard deviation of the noise in one machine's step, divided by the step's sensitivity to

@@ -37,9 +37,9 @@ class AnytimeBound(NamedTuple):
 def increment_bound(lipschitz: ArrayLike, smoothness: ArrayLike, diameter: ArrayLike) -> Any:
     """Bound on the L2 norm of an increment, the vector that a machine releases in a round of DP-μ²-FL.
 
-    The increment of round t is `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t the query point of
-    the round. A server that follows the protocol queries running averages of its iterates, so that
-    `(t−1)‖x_t − x_{t−1}‖` is at most twice the diameter.
+    The increment of round t is `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t is the query point
+    of the round. If the server follows the protocol, x_t is a running average of its iterates, so that
+    `(t−1)‖x_t − x_{t−1}‖` is at most 2D. The bound holds only for such a server.
 
     Args:
         lipschitz: G, Lipschitz constant of f.
@@ -81,14 +81,14 @@ def full_bound(
         dimension: d, number of parameters.
         diameter: D, diameter of the constraint set.
         increment: S, bound on the L2 norm of an increment (`increment_bound`). The increment of round t is the vector
-            `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t the query point of the round.
+            `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t is the query point of the round.
         smoothness: L, smoothness of one record's loss.
         optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.
-        deviation: σ˜, root mean squared L2 distance of an increment to its mean over records. If it is unknown, give S,
+        deviation: σ˜, root mean squared L2 distance of an increment to its mean over records. If σ˜ is unknown, give S,
             which is at least as large. The default 0 omits the error due to sampled records.
 
     Returns:
-        `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ˜/√(TM)]`, where C is M with a trusted server and √M without one.
+        `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ˜/√(TM)]`, where C is M with a trusted server, and √M without one.
 
     Source: Reshef & Levy 2024, trusted and untrusted server.
 
@@ -117,15 +117,14 @@ def anytime_bound(
     noise: ArrayLike,
     fresh: bool,
 ) -> AnytimeBound:
-    """Bound on the excess loss of DP-μ²-FL for any step size and any public participation schedule.
+    """Bound on the expected excess loss of DP-μ²-FL for any step size and any public participation schedule.
 
-    The bound is on the expectation. In round t of the method, each of m machines sends the increment
-    `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is the loss of one of the machine's records. The server adds the mean
-    increment to its aggregate q_t, which also contains noise, and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`.
-    The query point x_t is the mean of the iterates w_1, …, w_t with the weights 1, …, t. The output is x_T. All
-    machines' records must have the same distribution.
+    In round t of the method, each of m machines sends the increment `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is the
+    loss of one of the machine's records. The server adds the mean increment to its aggregate q_t, which also contains
+    noise, and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`. The query point x_t is the mean of the iterates w_1,
+    …, w_t with the weights 1, …, t. The output is x_T. All machines' records must have the same distribution.
 
-    With the symbols of the arguments and `e_t = σ˜·√(t/m)`, which bounds the error of q_t due to sampled records, the
+    Let `e_t = σ˜·√(t/m)`, a bound on the error of q_t due to sampled records. With the symbols of the arguments, the
     bound is
 
         2/(T(T+1)) · [ 2R²/η + (η/2)·Σ_t (tG + e_t)² + R·Σ_t e_t  +  (η/2)·Σ_t z_t² ]            if `fresh`
@@ -137,13 +136,13 @@ def anytime_bound(
         per_round: m, number of machines in a round.
         radius: R, radius of a ball that contains the iterates.
         lipschitz: G, Lipschitz constant of the loss.
-        deviation: σ˜, root mean squared L2 distance of an increment to its mean. If it is unknown, give a bound on the
-            norm of increments, such as `increment_bound`, which is at least as large.
-        noise: z_t, root mean squared L2 norm of the noise in q_t; one number, or one per round, shape [rounds].
-        fresh: True if the noise in q_t is independent of the noise in earlier rounds. This is so with a trusted server.
-            It is also so if all machines take part in every round, and each message subtracts the noise of the
-            machine's previous one. False otherwise: noise then stays in q_t for several rounds. The bound for False is
-            loose if machines subtract their noise later.
+        deviation: σ˜, root mean squared L2 distance of an increment to its mean. If σ˜ is unknown, give
+            `increment_bound`, which is at least as large.
+        noise: z_t, root mean squared L2 norm of the noise in q_t; a number, or an array of shape [rounds].
+        fresh: True if the noise in q_t is independent of the noise in earlier rounds. The noise is independent with a
+            trusted server. Without a trusted server, it is independent if all machines take part in every round, and
+            each message subtracts the noise of the machine's previous message. False if noise stays in q_t for several
+            rounds. The bound for False is loose if machines subtract their noise later.
 
     Returns:
         An `AnytimeBound`. Its `total` is the bound.
@@ -192,19 +191,20 @@ def step_size(
 
     At this step size, the noise moves the last iterate by about the diameter of the constraint set.
 
-    Without a trusted server, a machine adds noise to each of its messages. Its next message subtracts this noise again,
-    except for the noise schedule "independent".
+    Without a trusted server, a machine adds noise to each of its messages. The machine's next message subtracts this
+    noise, except for the noise schedule "independent".
 
     Args:
         trust: "server" for a trusted server, or "none".
         noise_schedule: how a machine divides its privacy budget over its messages.
 
             * "uniform": equal noise in all messages;
-            * "proportional": the noise variance of its k-th message is proportional to k;
-            * "gap": the noise variance is inversely proportional to the number of rounds until its next message;
-            * "independent": equal noise in all messages, which is never subtracted;
-            * a sequence of numbers, in proportion to the noise standard deviations of its first, second, … message. The
-              step size is then the step size of "uniform".
+            * "proportional": the noise variance of the machine's k-th message is proportional to k;
+            * "gap": the noise variance is inversely proportional to the number of rounds until the machine's next
+              message;
+            * "independent": equal noise in all messages, without subtraction of earlier noise;
+            * a sequence of numbers, in proportion to the noise standard deviations of the machine's first, second, …
+              message. The step size is then the step size of "uniform".
         mu: μ, the GDP (Gaussian differential privacy) parameter of every machine, or inf for no privacy.
         machines: M, number of all machines.
         per_round: m, number of machines in a round; M at full participation.
@@ -213,15 +213,15 @@ def step_size(
         diameter: D, diameter of the constraint set.
         increment: S, bound on the norm of an increment (`increment_bound`), the vector that a machine sends without
             noise.
-        smoothness: L, smoothness of one record's loss. It limits the step size to 1/(4LT), which keeps the iteration
-            stable. None omits this limit, as for clipped increments.
+        smoothness: L, smoothness of one record's loss. The limit 1/(4LT) on the step size keeps the iteration stable.
+        None omits this limit, as for clipped increments.
 
     Returns:
-        The step size, broadcast over mu, diameter, increment and smoothness. It depends on the noise schedule.
+        The step size, broadcast over mu, diameter, increment and smoothness. The formula depends on the noise schedule.
 
         * for "independent": `min{μD√(3m)/(2S·T^1.5·√d), 1/(4LT)}`;
         * for all others: `min{μDm/(2ST√d·c), 1/(4LT)}`. The factor c is 1 with a trusted server and √M without one. For
-          "proportional", it is √(1 + ln T) times as large.
+          "proportional", c is √(1 + ln T) times as large.
 
     Raises:
         Refusal: if a number is out of range, or if mu is inf and smoothness is None, so that nothing limits the step

@@ -18,7 +18,7 @@ MIN_ALPHA = {"corrected": 1.7, "paper": 1.0}  # times 1/N; Proposition 14 requir
 class MomentumSettings(NamedTuple):
     """Settings of private momentum (Tran & Cutkosky 2022, Algorithm 1), which `momentum_settings` returns.
 
-    Each is a number for one run, or an array with one entry per run.
+    Each field is a number for one run, or an array with one entry per run.
 
     * `rounds`: number of rounds;
     * `alpha`: weight of a new gradient in the momentum;
@@ -58,7 +58,7 @@ class GradientBound(NamedTuple):
 def momentum_settings(
     *, records: int, epsilon: float, delta: float, dimension: int, rounds: int | None = None
 ) -> MomentumSettings:
-    """Settings of private momentum (Algorithm 1) as the paper's Theorem 6 chooses them.
+    """Settings of private momentum (Algorithm 1) by the paper's Theorem 6.
 
     The method is normalised SGD with noise on the momentum.
 
@@ -73,7 +73,7 @@ def momentum_settings(
         The number T of rounds, the weight α of a new gradient, and the step length η.
 
         * T of the theorem solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs;
-        * `α = εN/(T·log₂T·√(d·log(1/δ)))` is clipped to [1/N, 1]; at the theorem's T, it is 1/N;
+        * `α = εN/(T·log₂T·√(d·log(1/δ)))` is clipped to [1/N, 1]. At the theorem's T, α is 1/N;
         * `η = 1/√(NT)`.
 
     Raises:
@@ -112,11 +112,11 @@ def momentum_noise_norm(
     """Bound on the expected norm of the noise of private momentum (Algorithm 1) in a round.
 
     The momentum of a round is computed from noisy sums of gradients, the nodes of a binary tree over the rounds. Three
-    bounds determine the noise of the momentum:
+    numbers determine the noise of the momentum:
 
-    * Δ, on the sensitivity of a node;
-    * V, on the number of nodes that contain one record;
-    * m, on the number of nodes from which one momentum is computed.
+    * Δ, a bound on the sensitivity of a node;
+    * V, a bound on the number of nodes that contain one record;
+    * m, a bound on the number of nodes from which one momentum is computed.
 
     The noise of every node has the standard deviation Δσ√V per coordinate.
 
@@ -156,20 +156,20 @@ def momentum_noise_norm(
 def momentum_bound(
     problem: ProblemConstants, settings: MomentumSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """Bound on the expected gradient norm of private momentum (Algorithm 1), split by cause.
+    """Bound on the expected gradient norm of private momentum (Algorithm 1), as five terms.
 
-    The bound is for a uniformly random iterate. It is the sum of five terms, `total` of the result.
+    The bound is for a uniformly random iterate. The bound is the sum of the five terms, `total` of the result.
 
-    Every epoch, a pass over the records, must be shuffled independently. With one order for all epochs, the term for
-    sampled records (`variance` of the result) is not proved.
+    Every epoch, a pass over the records, must be shuffled independently. With one order for all epochs, the term
+    `variance` for sampled records is not proved.
 
     Args:
         problem: constants N (records), G (Lipschitz constant) and L (smoothness).
         settings: T rounds, at least N; the weight α of a new gradient in the momentum, in [1/N, 1]; and the length η of
             a step.
         gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
-        noise: expected norm of the noise in the momentum, averaged over rounds. Give the root mean square of a
-            coordinate times √d for d parameters, or the bound `momentum_noise_norm`.
+        noise: expected norm of the noise in the momentum, averaged over rounds. For d parameters, give √d times the
+            root mean square of the noise in a coordinate. Or give the bound `momentum_noise_norm`.
 
     Returns:
         A `GradientBound` with the fields

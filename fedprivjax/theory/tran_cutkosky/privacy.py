@@ -27,7 +27,7 @@ _ALGORITHMS = {"tree": (1, 2.0), "reduced": (3, 4.0)}  # groups of nodes, and σ
 def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
     """zCDP parameter of releasing several sums of records, each with Gaussian noise in proportion to its sensitivity.
 
-    Later releases may depend on earlier ones.
+    Later sums may depend on earlier releases.
 
     Args:
         nodes: V, largest number of sums that contain one record.
@@ -47,7 +47,7 @@ def composition_zcdp(*, nodes: ArrayLike, ratio: ArrayLike) -> Any:
 def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike, form: str = "exact") -> Any:
     """ε of releasing several sums of records, each with Gaussian noise in proportion to its sensitivity.
 
-    Later releases may depend on earlier ones.
+    Later sums may depend on earlier releases.
 
     Args:
         nodes: V, largest number of sums that contain one record.
@@ -61,13 +61,14 @@ def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike,
 
         * for "exact": the ε of μ-GDP (Gaussian differential privacy) with `μ = √V·ρ`;
         * for "renyi": `Vρ²/2 + ρ·√(2V·log(1/δ))`;
-        * for "paper": `2ρ·√(V·log(1/δ))`, which is valid because it is at least the ε of "renyi" under the condition
-          below.
+        * for "paper": `2ρ·√(V·log(1/δ))`, which is at least the ε of "renyi" under the condition below, and therefore
+          valid.
 
     Raises:
         Refusal: if the form is "paper" and `ρ√V` exceeds `2(2 − √2)·√log(1/δ)`, which is about `1.17·√log(1/δ)`.
 
-    Source: Tran & Cutkosky 2022, Theorem 10, which requires `ρ√V ≤ √log(1/δ)`. The weaker condition is derived here.
+    Source: Tran & Cutkosky 2022, Theorem 10, which requires `ρ√V ≤ √log(1/δ)`. The weaker condition above is derived
+    here.
 
     >>> settings = {"nodes": 4, "ratio": 0.5, "delta": 1e-5}
     >>> [round(composition_epsilon(form=form, **settings), 2) for form in ("exact", "renyi", "paper")]
@@ -121,7 +122,8 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
     Args:
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
-        form: "exact" or "renyi" for the smallest σ at which `momentum_epsilon` with this form is ε, or "paper".
+        form: "exact" or "renyi" for the smallest σ at which `momentum_epsilon` with the same form is at most ε, or
+            "paper" for the paper's σ.
         algorithm: "tree" for Algorithm 1 (k = 1 group), or "reduced" for Algorithm 2 (k = 3 groups).
 
     Returns:
@@ -133,7 +135,7 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
 
     Raises:
         Refusal: if the form is "paper" and ε exceeds `momentum_max_epsilon`, which is about 2.34·log(1/δ) for Algorithm
-            1 and 4.13·log(1/δ) for Algorithm 2. The paper's σ is then not proved to suffice.
+            1 and 4.13·log(1/δ) for Algorithm 2. For larger ε, the paper's σ is not proved to suffice.
 
     Source: Tran & Cutkosky 2022, Theorems 4 and 8. Theorem 4 states the condition δ ≥ exp(−ε), which should read
     δ ≤ exp(−ε). Theorem 8 states no condition.
@@ -170,7 +172,7 @@ def momentum_max_epsilon(delta: ArrayLike, algorithm: str = "tree") -> Any:
     Returns:
         `4(2 − √2)·log(1/δ)` for Algorithm 1, and `(32/3 − 8√(2/3))·log(1/δ)` for Algorithm 2.
 
-    Source: derived here, to replace the condition of Tran & Cutkosky 2022, Theorem 4; Theorem 8 states none.
+    Source: derived here, to replace the condition of Tran & Cutkosky 2022, Theorem 4. Theorem 8 states no condition.
 
     >>> round(momentum_max_epsilon(1e-6), 1), round(momentum_max_epsilon(1e-6, algorithm="reduced"), 1)
     (32.4, 57.1)
@@ -210,8 +212,8 @@ class Sensitivities(NamedTuple):
     """Sensitivities to replacing one record, for the sums in reduced-noise momentum (Algorithm 2).
 
     Algorithm 2 of Tran & Cutkosky 2022 releases sums over successive rounds: the nodes of three binary trees. The
-    sensitivities are those of the sums before they are multiplied by the weight of a new gradient in the momentum. Each
-    tree sums one kind of vector:
+    sensitivities do not contain the weight of a new gradient in the momentum, by which each sum is multiplied later.
+    Each tree sums one kind of vector:
 
     * `anchors`: gradients at an epoch's first iterate, the anchor (G in the paper);
     * `differences`: differences between the gradients at successive anchors (Δ in the paper);
@@ -234,8 +236,8 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
     * differences: gradients at the anchor of the epoch minus gradients of the same records at the previous anchor;
     * residuals: gradients at the iterate of the round minus gradients of the same records at the anchor.
 
-    The bounds are for the sums before they are multiplied by the weight of a new gradient in the momentum. The bounds
-    hold if all epochs have the same order of records and the weight is at least 1/N for N records.
+    The bounds do not contain the weight of a new gradient in the momentum, by which each sum is multiplied later. The
+    bounds hold if all epochs have the same order of records and the weight is at least 1/N for N records.
 
     Args:
         problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).
@@ -248,7 +250,7 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
 
         * for "corrected": `4G`, `4ηNL` and `4ηNL`;
         * for "short": `2G`, `2ηNL` and `2η(N−1)L`;
-        * for "paper": `4G`, `2ηNL` and `2ηNL`. The last is too small for sums over more than N rounds.
+        * for "paper": `4G`, `2ηNL` and `2ηNL`. The bound for residuals is too small for sums over more than N rounds.
 
         In Algorithm 2, only sums of residuals are over more than N rounds. For anchors and differences, the bounds of
         "short" therefore suffice.
@@ -284,7 +286,7 @@ def residual_sensitivity(
         first: y, first round of the sum, counted from 1.
         last: z, last round of the sum.
         records: N, number of records, also the number of rounds of an epoch.
-        alpha: α, weight of a new gradient in the momentum, at least 1/N. The sum is not yet multiplied by it.
+        alpha: α, weight of a new gradient in the momentum, at least 1/N. The sum is not multiplied by α.
         step_size: η, length of a step.
         smoothness: L, smoothness of one record's loss.
 

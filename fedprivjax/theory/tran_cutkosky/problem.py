@@ -20,14 +20,14 @@ ORDERS = ("cyclic", "reshuffled")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProblemConstants:
-    """Constants of a smooth Lipschitz problem. All but the dimension may be arrays.
+    """Constants of a smooth Lipschitz problem. All attributes except the dimension may be arrays.
 
     Attributes:
         records: N, number of records, also the number of rounds of an epoch.
         dimension: d, number of parameters of the model.
         lipschitz: G, bound on the gradient norm of one record's loss. Bounds on noise use 2G, the largest change of a
-            round's gradient if a record is replaced. If the change has another bound, give half of that bound (see
-            `federated`).
+            round's gradient if a record is replaced. If another bound on this change holds, give half of that bound
+            (see `federated`).
         smoothness: L, smoothness of one record's loss.
 
     Raises:
@@ -57,7 +57,7 @@ class Federated(NamedTuple):
     * `sensitivity`: sensitivity of one round's gradient to replacing one record. Use half of it as `lipschitz` in
       functions for noise, such as `momentum_noise_norm`;
     * `noise`: factor by which to multiply the noise from these functions. The factor is 1 with a trusted server.
-      Without one, it is 1/√M for M machines, because the server averages M independent noises.
+      Without a trusted server, the factor is 1/√M for M machines, because the server averages M independent noises.
     """
 
     epoch: int
@@ -91,7 +91,7 @@ def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz:
           Use half of it as `lipschitz` in functions for noise, such as `momentum_noise_norm`;
         * `noise`: 1 for "server" and 1/√M for "none", the factor by which to multiply the noise from these functions.
 
-    Source: derived here; the paper has one machine.
+    Source: derived here.
 
     >>> federated(machines=4, records=100, batch=10, trust="server")
     Federated(epoch=10, sensitivity=0.05, noise=1.0)
@@ -166,9 +166,10 @@ class ReducedNodes(NamedTuple):
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
     Algorithm 2 of Tran & Cutkosky 2022 releases the noisy sums of three binary trees over the rounds. The first tree
-    sums gradients at each epoch's first iterate. The second sums the differences between these gradients in successive
-    epochs. The third sums residuals: current gradients minus gradients at the epoch's first iterate. A sum is early if
-    its last round is in the first two epochs, otherwise late. The noise of a sum grows with these numbers:
+    sums gradients at each epoch's first iterate. The second tree sums the differences between these gradients in
+    successive epochs. The third tree sums residuals: current gradients minus gradients at the epoch's first iterate. A
+    sum is early if its last round is in the first two epochs. Otherwise, it is late. The noise of a sum grows with
+    these numbers:
 
     * `early`: bound on the number of early sums of the first two trees together that contain one record;
     * `late`: bound on the number of late sums of the first two trees together that contain one record. It also bounds
@@ -191,7 +192,7 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 
     Returns:
         `V = (⌊log₂N⌋ + 1)·⌈T/N⌉ + Σ_j ⌊T/2^j⌋`, where the sum is over the integers j from ⌊log₂N⌋ + 1 to ⌊log₂T⌋. The
-        first term is for blocks of at most N rounds, and the second for longer blocks.
+        first term is for blocks of at most N rounds, and the second term is for longer blocks.
 
     Source: Tran & Cutkosky 2022, Theorem 4, with ⌈T/N⌉ for T/N, which is too small if N does not divide T.
 
@@ -209,16 +210,17 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
     Algorithm 2 releases the noisy sums of three binary trees over the rounds. The first tree sums gradients at each
-    epoch's first iterate. The second sums the differences between these gradients in successive epochs. The third sums
-    residuals: current gradients minus gradients at the epoch's first iterate.
+    epoch's first iterate. The second tree sums the differences between these gradients in successive epochs. The third
+    tree sums residuals: current gradients minus gradients at the epoch's first iterate.
 
     Args:
         records: N, number of records, also the number of rounds of an epoch; at least 2.
         rounds: T, number of rounds, at least N.
-        form: "corrected", or "paper" for the numbers of the paper. Its `early` can be slightly too small.
+        form: "corrected", or "paper" for the numbers of the paper. The paper's `early` can be slightly too small.
 
     Returns:
-        Two bounds, `early` and `late`. A sum is early if its last round is in the first two epochs, otherwise late.
+        Two bounds, `early` and `late`. A sum is early if its last round is in the first two epochs. Otherwise, it is
+        late.
 
         * `early` bounds the number of early sums of the first two trees together that contain one record. It is
           `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
@@ -243,7 +245,7 @@ def node_sensitivity(
 
     Round t uses the gradient of one record, which has the weight (1−α)^{z−t} in the sum. The total weight of a record
     is the sum of its weights over the rounds that use it. The sensitivity of the sum is the largest total weight times
-    the sensitivity of one round's gradient. A momentum multiplies the sum by α, and thereby also its sensitivity.
+    the sensitivity of one round's gradient. A momentum multiplies the sum and its sensitivity by α.
 
     Args:
         first: y, first round of the sum, counted from 1.
@@ -253,9 +255,9 @@ def node_sensitivity(
         order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch).
 
     Returns:
-        The largest total weight, over all records and all orders of this kind.
+        The largest total weight, over all records and all orders of the kind `order`.
 
-        * for "cyclic": `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, at most 1.59;
+        * for "cyclic": `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, which is at most 1.59;
         * for "reshuffled": `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e = 0, 1, … that have rounds from y to z,
           at most 2.59. A record has this weight if it is used in round z and last in every earlier epoch.
 
@@ -291,7 +293,7 @@ def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cycli
 
     Returns:
         `1/(1−(1−α)^N)` for "cyclic", and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound of 2 holds for
-        "cyclic". For "reshuffled" it holds only if `(1−α)^N ≤ α`.
+        "cyclic". For "reshuffled", the bound of 2 holds only if `(1−α)^N ≤ α`.
 
     >>> sensitivity_cap(records=1, alpha=1.0)
     1.0

@@ -17,12 +17,12 @@ from fedprivjax.theory.tran_cutkosky.problem import ProblemConstants
 class ReducedSettings(NamedTuple):
     """Settings of reduced-noise momentum (Tran & Cutkosky 2022, Algorithm 2), from `reduced_settings`.
 
-    Each is a number for one run, or an array with one entry per run.
+    Each field is a number for one run, or an array with one entry per run.
 
     * `rounds`: number of rounds;
     * `alpha`: weight of a new gradient in the momentum;
     * `step_size`: length of a step;
-    * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds, and its first iterate is called its anchor. In round t, the
+    * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds. The anchor of an epoch is its first iterate. In round t, the
       method needs a private sum S_t of the anchor gradients of the last N rounds: each is a gradient at the anchor of
       its round's epoch. From round 2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy
       sum of these anchor gradients, and D_t is a noisy sum of their changes since the previous epoch. Without noise,
@@ -38,7 +38,7 @@ class ReducedSettings(NamedTuple):
 def reduced_settings(
     *, records: int, epsilon: float, dimension: int, rounds: int | None = None, form: str = "corrected"
 ) -> ReducedSettings:
-    """Settings of reduced-noise momentum (Algorithm 2) as the paper's Theorem 9 chooses them.
+    """Settings of reduced-noise momentum (Algorithm 2) by the paper's Theorem 9.
 
     Args:
         records: N, number of records, at least 2.
@@ -46,13 +46,14 @@ def reduced_settings(
         dimension: d, number of parameters.
         rounds: T, number of rounds, or None for the theorem's number, which is very large.
         form: lower limit of α, the weight of a new gradient in the momentum: 1.7/N for "corrected", or 1/N for "paper".
-            The paper's bound on the noise (Proposition 14) requires about 1.7/N. Theorem 9 disregards this.
+            By Proposition 14, the paper's bound on the noise requires α of at least about 1.7/N. Theorem 9 disregards
+            this limit.
 
     Returns:
         The number T of rounds, the weight α of a new gradient in the momentum, the step length η, and the reset rate γ.
 
         * T of the theorem is `N^{7/3}·ε^{4/3}/d^{2/3}`, rounded up to whole epochs of N rounds;
-        * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the limit of `form`. At the theorem's T, α is that
+        * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the lower limit. At the theorem's T, α is the lower
           limit;
         * `η = 1/√(NT)`;
         * `γ = ηN`. `ReducedSettings` explains the reset rate.
@@ -153,20 +154,20 @@ def reduced_noise_norm(
 def reduced_bound(
     problem: ProblemConstants, settings: ReducedSettings, *, gap: ArrayLike, noise: ArrayLike
 ) -> GradientBound:
-    """Bound on the expected gradient norm of reduced-noise momentum (Algorithm 2), split by cause.
+    """Bound on the expected gradient norm of reduced-noise momentum (Algorithm 2), as five terms.
 
-    The bound is for a uniformly random iterate. It is the sum of five terms, `total` of the result.
+    The bound is for a uniformly random iterate. The bound is the sum of the five terms, `total` of the result.
 
-    The term for sampled records (`variance` of the result) is proved only for epochs that are shuffled independently.
-    The method, however, requires the same order in all epochs. The paper does not mention this.
+    The term `variance` for sampled records is proved only for epochs that are shuffled independently. The method,
+    however, requires the same order in all epochs. The paper does not mention this contradiction.
 
     Args:
         problem: constants N (records), G (Lipschitz constant) and L (smoothness).
         settings: T rounds, at least N; the weight α of a new gradient in the momentum, in [1/N, 1]; the length η of a
             step; and the reset rate in (0, 1/2]. Only the noise depends on the reset rate.
         gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
-        noise: expected norm of the noise in the momentum, averaged over rounds. Give the root mean square of a
-            coordinate times √d for d parameters, or the (much larger) bound `reduced_noise_norm`.
+        noise: expected norm of the noise in the momentum, averaged over rounds. For d parameters, give √d times the
+            root mean square of the noise in a coordinate. Or give the bound `reduced_noise_norm`, which is much larger.
 
     Returns:
         A `GradientBound` with the fields
