@@ -55,16 +55,16 @@ class Pilot:
     Methods are compared by the accuracy of their reported parameters on ten thousand test examples. If a method reports
     an iterate chosen at random, its last iterate is used instead.
 
-    If `plan` is called with `rounds`, every method makes this number of rounds. Otherwise, methods that use records
-    repeatedly make 40 passes over them or, for some methods, the number of rounds that their theory sets. Methods that
-    protect whole machines use the best of twelve pairs of clip and step size, chosen by runs on the same synthetic data
-    with another seed.
+    If `plan` is called with `rounds`, every method makes this number of rounds. Otherwise, a method makes the number of
+    rounds that `plan` reports for it, except methods whose theory asks for an impractical number. Such methods make 40
+    passes over the records. Methods that protect whole machines use the best of twelve pairs of clip and step size. The
+    pair is chosen by runs on the same synthetic data with another seed.
 
     Attributes:
-        seeds: number of runs of each method. Participants, order of records and noise differ between them, the data do
-            not.
-        classes: number C of classes. For a model with d parameters, the data have d/C features, or d features for two
-            classes. None takes ten classes if d/10 is a whole number above ten, otherwise two.
+        seeds: number of runs of each method. The runs differ in participants, order of records and noise, and use the
+            same data.
+        classes: number C of classes, or None. For a model with d parameters, the data have d/C features if C > 2, and d
+            features if C = 2. If d/10 is a whole number above ten, None takes ten classes, otherwise two.
         accuracy: accuracy of the best linear classifier on the data.
         clip: norm to which gradients, or changes of gradients, are clipped. The synthetic features have norms of at
             most 1. On data with features of norm at most B, the corresponding clip is B·`clip`.
@@ -96,8 +96,8 @@ class Pilot:
     def shape(self, dimension: int) -> tuple[int, int]:
         """Return (features, classes) of the synthetic data, for a model with `dimension` parameters.
 
-        A linear predictor has one parameter per feature for two classes, and otherwise one per feature and class.
-        Unless the field `classes` is given, there are ten classes if possible, otherwise two.
+        With two classes, a linear predictor has one parameter per feature, otherwise one per feature and class. If the
+        field `classes` is None, there are ten classes if possible, otherwise two.
 
         >>> Pilot().shape(650), Pilot().shape(57), Pilot(classes=3).shape(57)
         ((65, 10), (57, 2), (19, 3))
@@ -158,7 +158,7 @@ class Pilot:
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate of a method comparison (`plan`) that is tried by pilot runs on synthetic data.
+    """Candidate in a comparison of methods by `plan`: pilot runs try it on synthetic data.
 
     Attributes:
         use: the way in which the method is used, such as one pass over the data or several.

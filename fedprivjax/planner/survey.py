@@ -48,13 +48,14 @@ def plan(
 ) -> xr.Dataset:
     """Compare methods before a run: noise, guarantee, error bound and cost of every protocol, without any data.
 
-    If a protocol is not defined for the requested trust model, its numbers are those for trust "none", in which the
-    adversary sees all messages. Its guarantee then also holds in the requested model, in which adversaries see less.
+    If a protocol is not defined for the requested trust model, its numbers are computed for trust "none", in which the
+    adversary sees all messages. The guarantee for trust "none" also holds in the requested model, in which adversaries
+    see less.
 
     Args:
         epsilon: target ε at `delta`, one value or several. The noise is calibrated to it.
-        protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", also names of
-            algorithms. None compares all.
+        protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", names of
+            algorithms are allowed, too. None compares all.
         pilot: True, or a `Pilot` with its settings, to run every method on synthetic data, too. The data have the
             given numbers of machines, records and parameters. The runs use each method's default settings with
             clipping. The noise of each run is calibrated to ε on the run's own schedule. No private records are read.
@@ -80,7 +81,7 @@ def plan(
 
     Returns:
         A dataset with the dimensions `protocol`, `epsilon` and `term` (of the error bound). If a method can be used in
-        several ways, such as in one pass or in epochs, it has several entries, with the way after a comma.
+        several ways, such as in one pass or in epochs, it has several entries. Their names have the way after a comma.
 
         * `bound`: error bound, the sum of its terms `bound_term`. `bound_of` names the loss that is bounded.
         * `bound_kind`: "explicit" for a bound with all constants, or another key of `planner.survey.KINDS`. Only
@@ -89,7 +90,8 @@ def plan(
         * `realised_epsilon` and `realised_mu`: privacy of a run with this noise, for a schedule of participants and
           records that is sampled from `seed`. `realised_epsilon` may be below the target.
         * `step_size`, the costs of a run, and the `guarantee` as JSON.
-        * `refusal`: reason why a method cannot be used. The numbers of such a method are NaN. Empty for other methods.
+        * `refusal`: reason why a method cannot be used. The numbers of such a method are NaN. For other methods, the
+          reason is empty.
         * With a pilot, `pilot_accuracy`: test accuracy, averaged over seeds, and `pilot_interval`: half-width of its
           95% interval.
         * With a pilot, `pilot_place`: rank of the method: 1 plus the number of methods whose interval lies wholly above

@@ -90,9 +90,9 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     Args:
         results: a results folder, the result of `load`, the dataset of a sweep, or a dictionary with such a dataset for
             the label of each protocol.
-        metric: metric whose table is returned. A table of the realised ε is added if the first table does not state it.
-            A table of chosen settings is added if settings were chosen by these results themselves. None returns all
-            tables.
+        metric: metric whose table is returned. If this table does not state the realised ε, a table of the realised ε
+            is added. If settings were chosen by the results themselves, a table of these settings is added. None
+            returns all tables.
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
 
@@ -126,21 +126,23 @@ def plot(
     Args:
         results: a results folder, the result of `load`, the dataset of a sweep, a dictionary with such a dataset for
             the label of each protocol, or one run.
-        metric: metric to draw. Default: the first metric that the command line draws. For one run, the default is all
-            its scalar metrics. If a metric has one value per client and `against` is None, the plot is a histogram over
+        metric: metric to draw. The default is the first metric that the command line draws, and for one run, all its
+            scalar metrics. If a metric has one value per client and `against` is None, the plot is a histogram over
             clients. For one run, `metric` may also name one of these plots: "participation" (machines that take part in
             each round), "machine_epsilon" (ε of each machine, as a histogram if there are more than 30), "epsilon" (ε
             of the rounds so far), or "noise_correlation" (correlations of the noise over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
-            (simulated), or any swept setting. "costs" has a panel for each of rounds, bytes, gradients and hours.
-            "grid" draws heat maps over two swept hyper-parameters, those with the most values, or over one of them and
-            ε. Default: "epsilon" if ε was swept, else the first swept setting, else "round".
+            (simulated), or any swept setting. For one run, it is "round" or "hours". "costs" has a panel for each of
+            rounds, bytes, gradients and hours. "grid" draws heat maps over the two swept hyper-parameters with the most
+            values. If only one has at least three values, the other axis is ε. Default: "epsilon" if ε was swept, else
+            the first swept setting, else "round".
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
-        style: "screen", "dark" (for dark pages), "paper" or "paper wide". A figure for a paper has text of 8 points. It
-            is 3.25 inches wide (a column) or, with several panels or "paper wide", 6.75 inches (LaTeX's `figure*`), and
-            `figure.savefig("name")` writes a PDF. In every style, a method keeps its colour, line style and marker.
-            Colour-blind readers can tell eight methods apart, and the first four also differ in greyscale.
+        style: "screen", "dark" (for dark pages), "paper" or "paper wide". A figure for a paper has text of 8 points.
+            With "paper wide" or several panels, its width is 6.75 inches (LaTeX's `figure*`), otherwise 3.25 inches (a
+            column). In both paper styles, `figure.savefig("name")` writes a PDF. In every style, a method keeps its
+            colour, line style and marker. Colour-blind readers can tell eight methods apart, and the first four also
+            differ in greyscale.
 
     Raises:
         Refusal: if the metric was not recorded, the axis was not swept, there is nothing to draw, the style is unknown,

@@ -70,13 +70,14 @@ class Frame(pd.DataFrame):
     ) -> str | None:
         r"""Return the means and intervals as a LaTeX table, which needs the package booktabs.
 
-        There is a cell for each protocol and each combination of swept settings (point). It shows the mean over seeds
-        $\pm$ the half-width of the 95% interval, in the metric's unit and decimals. Among the protocols at a point, the
-        best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are not compared
-        with private ones. A dagger marks a mean that is worse than the value of the best constant prediction. Such a
-        mean is never bold, and a note below the table states the value. LaTeX comments above the table state δ, the
-        guarantees and which means are bold. If settings of a protocol were chosen by its own results, each of them has
-        a separate column after the protocol's column, or a separate row below the protocol's row.
+        There is a cell for each protocol and each combination of swept settings (point). The cell shows the mean over
+        seeds $\pm$ the half-width of the 95% interval, in the metric's unit and decimals. Among the protocols at a
+        point, the best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are
+        not compared with private ones. A dagger marks a mean that is worse than the metric's value for the best
+        constant prediction. Such a mean is never bold, and a note below the table states this value. LaTeX comments
+        above the table state δ, the guarantees and which means are bold. If settings of a protocol were chosen by its
+        own results, each of these settings has a separate column after the protocol's column, or a separate row below
+        the protocol's row.
 
         Args:
             buf: path of the file to write, or None to return the text.
@@ -165,17 +166,16 @@ class Frame(pd.DataFrame):
 def frame(results: Showable, metric: str | Metric | None = None, *, iterate: str | None = None) -> Frame:
     """Return means and intervals of a metric as a pandas DataFrame.
 
-    There is a row for each protocol at each combination of swept settings (point).
-
-    The index holds the swept settings and the protocol's label. The columns are:
+    There is a row for each protocol at each combination of swept settings. The index holds the swept settings and the
+    protocol's label. The columns are:
 
     * `mean`: mean over seeds, NaN if a run diverged.
     * `half_width`: half the width of the 95% confidence interval of the mean, NaN for a single seed or if a run
       diverged.
     * `realised_epsilon`: ε on the sampled schedule, the largest over seeds, infinite if non-private.
     * a column such as `best_clip` for each setting that was chosen by a protocol's own results: the chosen value. It is
-      NaN for protocols without this choice. It is also NaN if different values were chosen in the trials of an
-      experiment, each of which samples the dataset again.
+      NaN for protocols without this choice. In an experiment with several trials, each trial samples the dataset again.
+      If different values are chosen in different trials, the entry is NaN, too.
 
     Numbers are in the recorded unit: an accuracy of 93% is 0.93. `to_latex` returns a table for a paper.
 

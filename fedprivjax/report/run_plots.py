@@ -124,9 +124,9 @@ def metrics_of(run: SavedRun, metric: str | Metric | None = None, against: str |
 def participation(run: SavedRun | ReadyRun) -> Figure:
     """Plot which machines take part in each round of a run.
 
-    The horizontal axis is the round, the vertical axis the machine. A cell is black if the machine takes part in the
-    round, and grey if it drops out. If there are more than 400 machines or rounds (`CELLS`), several of them share a
-    row or column. The shade of a cell is then a mean.
+    The horizontal axis is the round, and the vertical axis is the machine. A cell is black if the machine takes part in
+    the round, and grey if it drops out. If there are more than 400 (`CELLS`) machines or rounds, several machines share
+    a row, or several rounds share a column. The shade of a cell is then a mean.
     """
     schedule = _plan(run).schedule
     if schedule.secret is not None:
