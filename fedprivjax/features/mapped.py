@@ -169,8 +169,8 @@ def mapped(
             settings, whose key `kind` is the name.
         picture: shape of the image at the start of a feature vector, (height, width) or (height, width, channels). The
             image is stored row by row. None takes the attribute `picture` of the dataset.
-        keep: True to store outputs of slow maps in the folder `cache()`, a path to store them in another folder, or
-            False not to store them.
+        keep: True to store outputs of slow maps in the folder `cache()`, the path of another folder, or False not to
+            store outputs.
         say: progress callback, called with text.
 
     Returns:

@@ -89,7 +89,7 @@ class Scattering(FeatureMap):
     order, wavelets of larger scales are applied to these absolute values before smoothing. The absolute values of the
     new coefficients are then smoothed.
 
-    For J `scales` and L `angles`, each channel of the image gives 1 + J·L output channels up to first order, and
+    Let J be `scales` and L be `angles`. Each channel of the image gives 1 + J·L output channels up to first order, and
     L²·J·(J − 1)/2 of second order. The output has every 2^J-th pixel. By default, a grey image of 28 × 28 pixels gives
     7 × 7 × 81 numbers. Images are first extended by reflection, by 2^J pixels on each side.
 

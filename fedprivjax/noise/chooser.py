@@ -133,7 +133,7 @@ def choose(
     The server uses only the sum of the messages of a round, divided by a constant. The sampler therefore need not
     sample the noise of every message. It samples the noise in this quotient, which is called the aggregate. The server
     may also add up the messages of all rounds so far (a running sum). In a running sum, a machine can cancel its old
-    noise: each message adds new noise and subtracts the noise of the machine's previous message.
+    noise. Each message of the machine then adds new noise and subtracts the noise of the machine's previous message.
 
     Args:
         schedule: participation schedule: which machines take part in each round.

@@ -54,9 +54,9 @@ class SumFactor(Factor):
         Args:
             over: n, the largest number of messages of a machine.
             workload: function that returns a positive semidefinite matrix V = `workload(n)`, float64 [n, n]. V measures
-                the noise of F as `tr(V·(FᵀF)⁻¹)`: the noise variance of one coordinate of the method's iterates, summed
-                over rounds and machines, for `noise_std` = 1 and step size 1. Factors that are not fitted ignore this
-                argument.
+                the noise of F as `tr(V·(FᵀF)⁻¹)`. For `noise_std` = 1 and step size 1, this is the noise variance of
+                one coordinate of the method's iterates, summed over rounds and machines. Factors that are not fitted
+                ignore this argument.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
@@ -268,8 +268,9 @@ def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
 def steps(rounds: int) -> np.ndarray:
     """Return the matrix that maps noise in the server's aggregates to noise in its iterates, at step size 1.
 
-    The server takes steps w_{t+1} = w_t − (aggregate of round t). The matrix, of shape [rounds, rounds], is −1 on and
-    below the diagonal: it maps the noise z_1, …, z_T of the aggregates to the noise of w_2, …, w_{T+1}.
+    The server takes steps w_{t+1} = w_t − (aggregate of round t). The matrix maps the noise z_1, …, z_T of the
+    aggregates to the noise of w_2, …, w_{T+1}. The matrix has shape [rounds, rounds], and is −1 on and below the
+    diagonal.
     """
     return -np.tril(np.ones((rounds, rounds)))
 

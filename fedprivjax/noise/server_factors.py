@@ -36,11 +36,10 @@ from fedprivjax.plan.schedule import Schedule
 class AnySchedule(RoundFactor):
     """Noise of a trusted server, with a guarantee for all participation schedules within two limits.
 
-    The limits are that a machine takes part in at most `uses` rounds, and that any two of its rounds are at least
-    `separation` rounds apart. The guarantee is for the worst schedule within the limits. The noise and ε depend on the
-    limits and the number of rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is
-    refused. The factors "toeplitz" and "optimal" are fitted to one public schedule within the limits, in which machines
-    take turns.
+    A machine takes part in at most `uses` rounds, and any two of its rounds are at least `separation` rounds apart. The
+    guarantee is for the worst schedule within the limits. The noise and ε depend on the limits and the number of
+    rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is refused. The factors
+    "toeplitz" and "optimal" are fitted to one public schedule within the limits, in which machines take turns.
 
     Args:
         factor: matrix that correlates the noise over rounds, in any form that the setting `noise_schedule` takes, such
@@ -206,9 +205,9 @@ def over_rounds(noise_schedule: Any) -> Any:
             * {"tree": n}, for `Tree(restart=n)`, a tree that restarts after every n rounds;
             * {"kind": "banded", "bands": 5}, for `Banded(5)`;
             * {"kind": "blt", "decay": [0.9], "scale": [0.4]}, for `BLT([0.9], [0.4])`;
-            * {"kind": "any_schedule", "factor": "toeplitz", "separation": 10, "uses": 6}, for `AnySchedule("toeplitz",
-              10, 6)`: its guarantee holds for every participation schedule in which a machine takes part in at most 6
-              rounds, at least 10 rounds apart;
+            * {"kind": "any_schedule", "factor": "toeplitz", "separation": 10, "uses": 6}, for
+              `AnySchedule("toeplitz", 10, 6)`: the guarantee holds for every participation schedule in which a machine
+              has at most 6 rounds, at least 10 rounds apart;
             * a matrix, as a list of rows or an array;
             * an object with a method `materialize(n)` that returns the matrix for n rounds.
 

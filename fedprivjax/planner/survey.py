@@ -96,10 +96,11 @@ def plan(
           95% interval.
         * With a pilot, `pilot_place`: rank of the method: 1 plus the number of methods whose interval lies wholly above
           its own.
-        * With a pilot, `pilot_seconds` (wall time of the fastest run), and `pilot_epsilon`, `pilot_rounds`,
-          `pilot_clip` and `pilot_step`: realised ε, number of rounds, clip and step size of the pilot runs.
-        * With a pilot, `pilot_note`: settings of the pilot runs that differ from those of the error bound, such as the
-          number of rounds, or the reason why the pilot was not run.
+        * With a pilot, `pilot_seconds`: wall time of the fastest run.
+        * With a pilot, `pilot_epsilon`, `pilot_rounds`, `pilot_clip` and `pilot_step`: realised ε, number of rounds,
+          clip and step size of the pilot runs.
+        * With a pilot, `pilot_note`: settings that were chosen for the pilot, and its number of rounds if the error
+          bound has another number. If the pilot was not run, the reason.
 
         Its attributes include the settings, and `trivial`: the error bound G·D, which holds for any parameters in the
         ball, even without training.

@@ -76,8 +76,7 @@ class Frame(pd.DataFrame):
         not compared with private ones. A dagger marks a mean that is worse than the metric's value for the best
         constant prediction. Such a mean is never bold, and a note below the table states this value. LaTeX comments
         above the table state δ, the guarantees and which means are bold. If settings of a protocol were chosen by its
-        own results, each of these settings has a separate column after the protocol's column, or a separate row below
-        the protocol's row.
+        own results, each of these settings has a separate column or row after the protocol's.
 
         Args:
             buf: path of the file to write, or None to return the text.

@@ -89,9 +89,9 @@ class Factor:
     lower triangular matrix F. With independent standard normals ξ and σ = `noise_std`, the method gets A·x with the
     noise σ·A·F⁻¹ξ. The noisy result equals A·F⁻¹·(F·x + σξ), so the run is as private as one release of F·x + σξ.
 
-    To define a custom factor by its matrix F, subclass `SumFactor` (over the messages of a machine) or `RoundFactor`
-    (over rounds of a trusted server). To define a custom factor for a momentum, subclass `Factor`, set `name`, and
-    define
+    To define a factor over the messages of a machine by its matrix F, subclass `SumFactor`. To define a factor over
+    rounds of a trusted server by its matrix F, subclass `RoundFactor`. To define a factor for a momentum, subclass
+    `Factor`, set `name`, and define
 
     * `step`, which computes the noise of the momentum round by round,
     * `variances`, which returns the variance of this noise in every round,
@@ -196,10 +196,10 @@ class Factor:
     ) -> np.ndarray:
         """Return the sensitivity of each release to one record, for unit noise; float64 [releases].
 
-        For `noise_std` = 1, a run is as private as a release of F·x + ξ, with the factor's matrix F for this α and
-        independent standard normals ξ. The entry x_t is a vector that is computed from the records of round t, without
-        noise. The record can change x_t by any vector of norm at most the record's weight in round t. From the release,
-        the method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
+        For `noise_std` = 1, a run is as private as a release of F·x + ξ. Here F is the factor's matrix for this α, and
+        ξ are independent standard normals. The entry x_t is a vector that is computed from the records of round t,
+        without noise. The record can change x_t by any vector of norm at most the record's weight in round t. From the
+        release, the method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
 
         Each entry of F·x + ξ is one release. The sensitivity of a release is the largest L2 norm by which the record
         can change it. The squares of all sensitivities must sum to the record's entry in the result of `squares`.
@@ -282,8 +282,8 @@ class Factor:
         """Return the sampler of the noise of each round's sum of messages.
 
         The server adds up the sums of all rounds. The total after round t must contain the noise that the factor
-        prescribes. The noise of round t is therefore the noise of the total after round t minus the noise of the total
-        after round t − 1.
+        prescribes. The noise of round t is therefore the noise of the total of t rounds minus the noise of the total of
+        t − 1 rounds.
         """
         return StreamOfRounds(self, schedule.size.rounds)
 
@@ -301,7 +301,7 @@ class Factor:
             A text that says how the exposures were computed, and the limits as numbers by name. The default is ("",
             {}): the exposures were computed for the given schedule and hold for no other. The factor `AnySchedule`
             returns limits such as {"separation": 5, "uses": 3}. Its exposures hold for every schedule in which a
-            machine takes part in at most 3 rounds, any two of them at least 5 rounds apart.
+            machine has at most 3 rounds, and any two are at least 5 rounds apart.
         """
         return "", {}
 

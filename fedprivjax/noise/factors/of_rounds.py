@@ -150,9 +150,8 @@ class Banded(RoundFactor):
 
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
     and σ = `noise_std`. The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ. F
-    depends only on the number of rounds, and is optimised for little noise in the running sums of x. If a machine's
-    rounds are at least `bands` apart, its k rounds together leak at most as much as k releases with independent noise
-    of standard deviation σ.
+    depends only on the number of rounds, and is optimised for little noise in the running sums of x. If the k rounds of
+    a machine are at least `bands` apart, its messages leak at most as much as k releases with independent noise σ.
 
     Source: Choquette-Choo et al. 2023.
 

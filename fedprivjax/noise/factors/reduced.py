@@ -65,8 +65,8 @@ class Normals(NamedTuple):
     """Vectors of standard normals from which the mechanism `ReducedTrees` computes the noise of one round.
 
     `ReducedTrees` sums vectors in three binary trees over rounds. A node is a weighted sum of vectors over successive
-    rounds, with noise. A round uses the nodes that together cover the last N rounds (one epoch) in the first two trees,
-    and one new node of the third tree.
+    rounds, with noise. A round uses one new node of the third tree. Of the first two trees, it uses the nodes that
+    together cover the last N rounds (one epoch).
 
     Attributes:
         nodes: normals of the used nodes of the first two trees; shape [2, slots, d] for d parameters. A round uses at
@@ -121,9 +121,9 @@ class ReducedTrees:
     sum of nodes of d, plus the noisy sum that was used N rounds before. Before round 2N, the noisy sum is A. From round
     2N on, it is γ·A + (1 − γ)·S. The argument `reset_rate` of methods is γ.
 
-    If steps are short, one record changes d_t and r_t less than a_t, so nodes of d and r need less noise than nodes of
-    a. If steps are long, one record may change d_t and r_t by up to twice as much as a_t. `Groups` describes which
-    nodes have equal noise.
+    If steps are short, one record changes d_t and r_t less than a_t, so nodes of d and r need less noise. If steps are
+    long, one record may change d_t and r_t by up to twice as much as a_t. `Groups` describes which nodes have equal
+    noise.
 
     Attributes:
         epoch: N, number of rounds of an epoch.
