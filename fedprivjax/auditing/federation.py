@@ -46,8 +46,8 @@ class Federation:
             secret, each run samples its own schedule.
         rounds: number of rounds.
         records: number of records per machine.
-        dimension: number of parameters. The canary changes messages along one direction. The other directions show only
-            noise.
+        dimension: number of parameters. The canary changes machines' messages along one direction. The other directions
+            show only noise.
         canary: norm of the canary's gradient before clipping, divided by the clip. None is 100, or 10⁶ with the
             quadratic loss. For a method without a clip, the gradient has norm 1, and the Lipschitz constant is 1.
         order: order in which a machine uses its records, for methods that use one record per message. "stored" is the

@@ -140,7 +140,8 @@ def audit_one_run(
 
     Args:
         protocol: a protocol with a privacy target or a `noise_std`. Its `trust` must be "server" or "none". With
-            "server", the adversary sees the server's query points. With "none", the adversary sees all messages.
+            "server", the adversary sees the points at which machines compute gradients (query points). With "none", the
+            adversary sees all messages of machines.
         problem: a problem whose examples are stored. Canaries replace the records that each machine uses first. If the
             choice of records is secret, canaries replace the first records that the machine stores.
         participation: participation scheme, which must be public.

@@ -33,7 +33,7 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
     Every group has ⌈1338/machines⌉ records, except the last group, which may have fewer. Each machine holds out a
     random fifth of its records, rounded up, as its test set. With 3 machines, there are 1068 training and 270 test
     records in total. Features are a constant 1, then age, sex, bmi, children, smoker and region in this order. Words
-    are replaced by their alphabetical rank, from 0: sex and smoker are 0 or 1, region is 0 to 3. Age and bmi are
+    are replaced by their alphabetical rank, from 0: sex and smoker are 0 or 1, and region is 0 to 3. Age and bmi are
     standardised with the mean and the unbiased standard deviation of the machine's training records. Labels are raw
     charges.
 

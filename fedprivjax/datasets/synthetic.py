@@ -87,7 +87,8 @@ def logistic(
         examples: number of training examples.
         test_examples: number of test examples, or 0 for no test set.
         features: number of features p, at least 2.
-        optimum_norm: norm ‖w*‖ of the optimum, larger for more separable classes. Its direction is random.
+        optimum_norm: norm ‖w*‖ of the optimum, whose direction is random. A larger norm makes the classes more
+            separable.
         seed: seed of the data.
 
     Returns:

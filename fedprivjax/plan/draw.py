@@ -199,8 +199,8 @@ def draw_plan(
 
             * "shuffled": one pass in a random order.
             * "stored": one pass in the stored order.
-            * "cyclic": several epochs over each machine's records, all in the same random order.
-            * "reshuffled": several epochs over each machine's records, each in a new random order.
+            * "cyclic": several epochs over each machine's records, with the same random order in all epochs.
+            * "reshuffled": several epochs over each machine's records, with a new random order in each epoch.
 
             If a `sampler` is given, `order` is the order of the sampler's passes over the records, and must be
             "shuffled" or "stored". Samplers that make no passes, such as Poisson sampling, ignore `order`.

@@ -151,8 +151,8 @@ def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator
 class Plan(Once):
     """Run plan, sampled before a run: each round's machines, and each message's records (the samples).
 
-    A sample is the index of a record in the problem's dataset. If a function computes examples on demand, a sample is
-    the index of an example among the machine's examples, from 0.
+    A message is the result that a machine sends in a round. A sample is the index of a record in the problem's dataset.
+    If a function computes examples on demand, a sample is the index of an example among the machine's examples, from 0.
 
     If minibatches are sampled independently for each message, the samples may be secret (`secret`). Secret samples make
     the guarantee stronger (privacy amplification by sampling). To obtain the guarantee against an adversary who knows
@@ -169,8 +169,8 @@ class Plan(Once):
 
             * "shuffled": one pass in a random order.
             * "stored": one pass in the stored order.
-            * "cyclic": several epochs over each machine's records, all in the same random order.
-            * "reshuffled": several epochs over each machine's records, each in a new random order.
+            * "cyclic": several epochs over each machine's records, with the same random order in all epochs.
+            * "reshuffled": several epochs over each machine's records, with a new random order in each epoch.
 
             If there is a `sampler`, it decides how often records are used, and the order is "shuffled" or "stored".
         sampler: sampler of the minibatches, or None for one example per message.

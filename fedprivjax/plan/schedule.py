@@ -67,7 +67,7 @@ class Schedule(Once):
             is fixed.
         secret: the participation scheme if only a trusted server knows who takes part, or None if the schedule is
             public. Rounds of a secret schedule may be empty.
-        late: staleness and weights of late answers, or None if all machines of a round start at its beginning.
+        late: staleness and weights of late messages, or None if all machines of a round start at its beginning.
         hours: simulated time at the end of each round in hours, float64 [rounds], or None if delays are not simulated.
     """
 

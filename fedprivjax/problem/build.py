@@ -134,10 +134,10 @@ def general_problem(
             examples, ...].
         start: initial parameters, a pytree.
         constraint: set of allowed parameters, such as `Ball(radius)`. None is the whole space.
-        lipschitz: bound G on the gradient norm of one example's loss on the constraint set: one number, or one per
+        lipschitz: bound on the gradient norm of one example's loss on the constraint set: one number, or one per
             machine. None if no bound is known. Methods that do not clip need a bound.
-        smoothness: Lipschitz constant L of the gradient of one example's loss on the constraint set. None if unknown.
-            Some methods that do not clip need it.
+        smoothness: Lipschitz constant of the gradient of one example's loss on the constraint set. None if unknown.
+            Some methods that do not clip need this constant.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.

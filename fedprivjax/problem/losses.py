@@ -14,8 +14,8 @@ from fedprivjax.problem.linear_loss import CONSTANTS, Kinked, LinearLoss
 class Softmax(LinearLoss):
     """Cross-entropy of a softmax over `classes` scores, for labels 0 … classes − 1.
 
-    As a function of the scores, it has a gradient of norm at most √2 and a Hessian of norm at most 1/2. For features of
-    norm at most B, the loss thus has Lipschitz constant G = √2·B and smoothness L = B²/2 in the parameters.
+    As a function of the scores, the loss has a gradient of norm at most √2 and a Hessian of norm at most 1/2. For
+    features of norm at most B, it therefore has Lipschitz constant G = √2·B and smoothness L = B²/2 in the parameters.
 
     >>> Softmax(10).lipschitz(28.0)
     39.59...

@@ -28,7 +28,7 @@ class PoissonCohorts(Participation):
 
     Args:
         machines: total number of machines.
-        rate: q, probability that a machine takes part in a round, above 0 and at most 1.
+        rate: probability that a machine takes part in a round, above 0 and at most 1.
 
     Raises:
         Refusal: if `machines` is below 1, or `rate` is not a probability above 0.
@@ -126,7 +126,7 @@ class CyclicPoisson(Participation):
     Args:
         machines: total number of machines.
         groups: number of groups. It must divide `machines`.
-        rate: q, probability that a machine takes part in a round of its group, above 0 and at most 1.
+        rate: probability that a machine takes part in a round of its group, above 0 and at most 1.
 
     Source: Choquette-Choo et al. 2023, Algorithm 2.
 

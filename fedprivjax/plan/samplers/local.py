@@ -152,7 +152,7 @@ class LocalEpochs(LocalWork):
 
 @dataclass(frozen=True)
 class LocalSteps(LocalWork):
-    """Sampler for machines that take a fixed number of local steps per round, each on an independently sampled batch.
+    """Sampler for a fixed number of local steps per round, with an independently sampled batch in each step.
 
     Attributes:
         number: number of local steps of every machine, or one number for each machine. These numbers are public.

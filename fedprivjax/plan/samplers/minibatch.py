@@ -57,7 +57,7 @@ class Epochs(Sampler):
 
 @dataclass(frozen=True)
 class Cyclic(Epochs):
-    """Sampler of minibatches in epochs over each machine's records, all epochs in the same random order.
+    """Sampler of minibatches in epochs over each machine's records, with the same random order in all epochs.
 
     Attributes:
         batch: number of records of a minibatch, one number for all machines or one per machine. It must divide the
