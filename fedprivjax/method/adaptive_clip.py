@@ -185,8 +185,9 @@ class AdaptiveClip(Decorated):
 
         A machine's message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the machine's update, clipped to norm C. The
         sign is + if the update had norm at most C before clipping, and − otherwise. The first part of the mean message,
-        divided by √(1 − u²)/C, is the mean update. The second part gives an estimate b̃ of the fraction of updates with
-        norm at most C. The clip of the next round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`.
+        divided by √(1 − u²)/C, is the noisy mean update. The second part gives an estimate b̃ of the fraction of
+        updates with norm at most C. The clip of the next round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ =
+        `quantile`.
 
         Args:
             mean: noisy mean of the machines' messages, a pair.

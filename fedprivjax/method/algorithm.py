@@ -74,7 +74,7 @@ class At(NamedTuple):
         start: initial parameters, a pytree.
         key: random key for random choices of the server in the round.
         cohort: number of machines that take part in the round.
-        public: public facts of the problem, as `init` receives them, but with the random key of the round.
+        public: the public facts that `init` receives, except that `key` is the random key of the round.
     """
 
     t: Any
@@ -352,7 +352,7 @@ class Algorithm(Part):
             server: the server's state before the round.
             read: the noisy mean of the round's messages, a pytree like the parameters. If `reads` is not `Mean()`, it
                 is another noisy value. With `Sum()`, it is the noisy running sum of all rounds' mean messages. If
-                `message` returns `per_record(function, …)`, `read` is an array of the shape that this function returns.
+                `message` returns `per_record(function, …)`, `read` has the shape of the function's value.
             at: public facts of the round, such as the step size `at.step` and the projection `at.project`.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, read, at)")
@@ -364,7 +364,7 @@ class Algorithm(Part):
     def iterates(self, server: Any) -> dict[str, Any]:
         """Return further parameters by name, such as a mean of iterates. Default: none.
 
-        Metrics are evaluated at these parameters and at those of `point`.
+        Metrics are evaluated at these parameters and at the result of `point`.
 
         Args:
             server: the server's state.

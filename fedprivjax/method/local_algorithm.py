@@ -63,9 +63,10 @@ class LocalAlgorithm(Part):
     2. `enter` returns a machine's *carry*, the state of its local steps in this round. Default: the received point.
     3. In each local step, `ask` returns a formula, which is evaluated for each record of the minibatch. An example is
        `gradient(x) - gradient(y)`, where `gradient(x)` stands for the gradient of the record's loss at x. Default: the
-       gradient at the machine's current point. Then `move` receives the mean of the values, and returns the new carry.
-    4. `leave` returns the message that the machine sends after its last step. Default: its last point minus the
-       received one. Nothing else leaves a machine.
+       gradient at the machine's current point. Then `move` receives the mean of the formula's values, and returns the
+       new carry.
+    4. `leave` returns the message that the machine sends after its last step. Default: the machine's last point minus
+       the received point. Nothing else leaves a machine.
     5. `serve` returns the server's next state. Its argument `mean` is the mean of the machines' messages.
 
     If the local steps have an optimiser (`local`), the carry is by default a `Walk`: the point and the optimiser's
@@ -120,9 +121,10 @@ class LocalAlgorithm(Part):
         """Return a formula in gradients, which is evaluated for each record of the next minibatch.
 
         The formula is written as sums and multiples of `gradient(x)`, which stands for the gradient of the record's
-        loss at x. An example is `gradient(x) - gradient(y)`. The mean of the values is the argument `g` of `move`. By
-        default, the formula is the gradient at the machine's current point. If the formula has several gradients, the
-        first must be at the current point. Transcripts and audits read the machine's point from this gradient.
+        loss at x. An example is `gradient(x) - gradient(y)`. The mean of its values over the minibatch is the argument
+        `g` of `move`. By default, the formula is the gradient at the machine's current point. If the formula has
+        several gradients, the first must be at the current point. Transcripts and audits read the machine's point from
+        this gradient.
 
         Args:
             carry: the machine's carry, the state of its local steps in this round. By default, it is the current point,
@@ -135,8 +137,8 @@ class LocalAlgorithm(Part):
 
         Args:
             carry: the carry before the step.
-            g: mean of the records' messages over the step's minibatch. It has noise if the privacy object adds noise in
-                local steps.
+            g: mean of the values of the formula from `ask` over the step's minibatch. The mean has noise if the privacy
+                object adds noise in local steps.
             received: pytree that the server sent in this round.
             own: state that the machine keeps between rounds.
             work: public facts, such as the step size and the projection.
@@ -206,7 +208,8 @@ class LocalAlgorithm(Part):
 
         Args:
             server: the server's state before the round.
-            mean: mean of the machines' messages. It has noise if the privacy object protects machines.
+            mean: mean of the machines' messages. The mean has noise if the privacy object adds noise to messages or to
+                their mean.
             at: public facts of the round.
         """
         raise Undefined(f"{type(self).__name__} must define serve(server, mean, at)")
@@ -218,7 +221,7 @@ class LocalAlgorithm(Part):
     def iterates(self, server: Any) -> dict[str, Any]:
         """Return further parameters by name, such as a mean of iterates. Default: none.
 
-        Metrics are evaluated at these parameters and at those of `point`.
+        Metrics are evaluated at these parameters and at the result of `point`.
 
         Args:
             server: the server's state.

@@ -48,17 +48,17 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
         unit: protected unit. "record" protects one record by noise in every local step. "machine" protects all records
             of a machine by clipping its message and adding noise. None, the default, adds no noise.
-        clip: bound on the L2 norm of every record's message in a local step, enforced by clipping. If it is None, only
-            runs with noise and unit = "record" clip records' messages, to the loss's Lipschitz constant.
+        clip: bound on the L2 norm of every record's message in a local step, enforced by clipping. If `clip` is None,
+            only runs with noise and unit = "record" clip records' messages, to the loss's Lipschitz constant.
         update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping. It is a number, or an
             `AdaptiveClip`, which changes from round to round. It is required with unit = "machine".
         trust: "server" if a trusted server adds the noise, or "none" if the machines add it. Default: "server" with
             unit = "machine", otherwise "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
         noise: "independent" for fresh noise in every round. Other values, such as "tree" or "toeplitz", correlate a
-            trusted server's noise over rounds. `FedAvg` lists all values of its setting `noise_schedule`. With unit =
-            "machine" and trust = "none", a `Pairwise` adds noise that pairs of machines share. This noise cancels in
-            the sum of all messages.
+            trusted server's noise over rounds. The setting `noise_schedule` of `FedAvg` lists all such values. With
+            unit = "machine" and trust = "none", a `Pairwise` adds noise that pairs of machines share. This noise
+            cancels in the sum of all messages.
         encoder: `Encoder` that compresses the machines' messages, or None.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, under the neighbouring relation

@@ -58,7 +58,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
     """Gaussian noise on messages whose records are used only once; it protects one record of one machine.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, only runs with
             noise clip messages, to the bound that the loss or the algorithm states.
         trust: "none" if every machine adds noise to its messages, "server" if a trusted server adds noise to their
             mean.
@@ -77,15 +77,15 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
               its message, and the other subtracts it.
             * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The
               noises of a machine's messages are independent.
-        relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
-            the target μ. None gives all machines the target μ. With a trusted server, `relative_privacy` must be None,
-            because the server adds one noise for all machines.
-        batch: K, number of records that a machine uses in a round. None of them was used before. The machine sends the
-            mean of these records' messages, each clipped to norm C.
+        relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest
+            number has the target μ. None gives all machines the target μ. With a trusted server, `relative_privacy`
+            must be None, because the server adds one noise for all machines.
+        batch: K, number of records that a machine uses in a round. The run uses every record at most once. Each
+            record's message is clipped to norm C, and the machine sends the mean of the K messages.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
-    Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, it changes the mean of m
-    messages by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + ((t−1)/t')·q_{t'} plus noise in
+    Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, the mean of m messages
+    changes by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + ((t−1)/t')·q_{t'} plus noise in
     round t. Here u is the mean of the K new records' clipped messages, and t' is the previous round in which the
     machine took part. In its first round, the machine sends u plus noise. With `Growing()`, a record also changes all
     later messages of its machine. The guarantee takes these changes into account.

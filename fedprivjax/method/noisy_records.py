@@ -34,8 +34,8 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
     """Gaussian noise on each machine's message, a mean over a sample of its records; it protects one record.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the noise and the
-            guarantee of machine i rely on L_i, the problem's Lipschitz constant for this machine. Messages are then
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, the noise and
+            the guarantee of machine i rely on L_i, the problem's Lipschitz constant for this machine. Messages are then
             clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the guarantee
             needs no assumption on the loss. A `clip` is required if a message combines several gradients.
         batch: K, number of records in a message: one number for all machines, or one for each machine. It is None for a
@@ -54,9 +54,9 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             noises.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records, and None for the run's δ.
-        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
-            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
-            target ε.
+        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
+            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
+            machines the target ε.
         trust: "none" if each machine trusts no one else. "shuffler" if a trusted shuffler hides who sent which message
             of a round. With a shuffler, `batch` must be 1.
         noise: "independent", or a `Pairwise`. With a `Pairwise`, pairs of machines also share noise: one machine adds

@@ -190,12 +190,12 @@ class GaussianMean(PrivateMean):
       records that enter it after the intrusion.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, only runs with
             noise clip messages, to the bound that the loss or the algorithm states.
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
-        relative_privacy: one number for each user, proportional to its target ε. The user with the largest number has
-            the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must be None,
-            because one noise protects all users of a round.
+        relative_privacy: one number for each user, proportional to the user's target ε. The user with the largest
+            number has the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must
+            be None, because one noise protects all users of a round.
         noises: standard deviation of each user's noise divided by σ. The user with the most noise has 1. None if all
             users have the same ε. Set by calibration.
 

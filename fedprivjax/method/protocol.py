@@ -44,8 +44,9 @@ class Protocol(Decorated):
     """A method: an `algorithm`, which sees only released numbers, and the `privacy` object that releases them.
 
     `Protocol(algorithm, privacy=…)` combines any algorithm with any privacy object that covers its messages. A named
-    method of the package, such as `FedAvg`, builds both from its settings. Classes outside the package cannot subclass
-    `Protocol`: a custom method is an `Algorithm` or a `LocalAlgorithm`, combined with a privacy object.
+    method of the package, such as `FedAvg`, builds an algorithm and a privacy object from its settings. Classes outside
+    the package cannot subclass `Protocol`: a custom method is an `Algorithm` or a `LocalAlgorithm`, combined with a
+    privacy object.
 
     A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
     Settings that determine a shape or a branch are static. `init`, `round`, `output`, `iterates` and `noise` are traced
@@ -209,7 +210,7 @@ class Protocol(Decorated):
     def iterates(self, state: Any) -> dict[str, Any]:
         """Return further parameters by name, such as a mean of iterates.
 
-        Metrics are evaluated at these parameters and at those of `output`.
+        Metrics are evaluated at these parameters and at the result of `output`.
 
         Args:
             state: the run's state.

@@ -32,8 +32,8 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
     """Gaussian noise in local steps, each on one record; it protects one record without a trusted server.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, the noise and the
-            guarantee of machine i rely on L_i, the problem's Lipschitz constant for this machine. Messages are then
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, the noise and
+            the guarantee of machine i rely on L_i, the problem's Lipschitz constant for this machine. Messages are then
             clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the guarantee
             needs no assumption on the loss.
         batch: K, number of local steps in a round. Each step uses one record.
@@ -44,9 +44,9 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
             local step counts as one release. A machine therefore has R·K releases in R rounds.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records, and None for the run's δ.
-        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
-            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
-            target ε.
+        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
+            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
+            machines the target ε.
         rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         trust: always "none": machines add the noise.

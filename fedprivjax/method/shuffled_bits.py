@@ -57,7 +57,7 @@ class BitMean(PrivateMean):
     random noise bits. A shuffler hides which user sent which bit.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If it is None, only runs with
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, only runs with
             noise clip messages, to the bound that the loss or the algorithm states.
         levels: g, number of steps into which the range [−C, C] of a coordinate is divided for rounding. Default:
             ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".

@@ -119,11 +119,11 @@ class WorkPrivacy(Privacy):
         return ()
 
     def of_batch(self, problem: Problem, message: Linear, minibatch: Minibatch, noise: Any, facts: Facts) -> Any:
-        """Return the mean message of a local step's minibatch. If records are protected, noise is added.
+        """Return the mean message of a local step's minibatch, with noise if records are protected.
 
         Args:
             problem: the optimisation problem.
-            message: message of one record, as a linear function of the gradients of its loss.
+            message: message of one record, such as `gradient(x)`.
             minibatch: records of the step.
             noise: the machine's noise, in the form that `step_noise` takes, or None in a run without noise.
             facts: facts of the run, such as the calibrated noise.

@@ -228,7 +228,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             the clip is below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the
             default is a rule of thumb without a theorem.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
@@ -240,9 +240,9 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records, and None for the run's δ.
-        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
-            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
-            target ε. Leave it out if `epsilon` is a list.
+        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
+            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
+            machines the target ε. Leave it out if `epsilon` is a list.
         form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with the initial
             parameters w_0. "multistage" is for a strongly convex loss. It has as many stages as fit into the rounds,
             and each stage halves a bound on the excess loss. If the first stage does not fit, or if `step_size` is

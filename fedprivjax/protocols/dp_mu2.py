@@ -221,8 +221,9 @@ class DPMu2(MessageSettings):
             * "optimal": noise correlated by a matrix that nearly minimises the noise in the points x_t (`Optimal`).
             * Noise correlated by another matrix: a `SumFactor`, a lower triangular matrix with columns of norm at most
               1, or an object whose `materialize(n)` returns a lower triangular matrix for n messages.
-        relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
-            the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy` must be None.
+        relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest
+            number has the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy`
+            must be None.
         cancel: True if a machine subtracts the noise of its previous message from its next one, so that noise does not
             accumulate in q̃_t. False omits this subtraction, as in the papers' ablation. It needs trust = "none"
             and noise_schedule = "uniform".

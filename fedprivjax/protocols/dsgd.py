@@ -38,11 +38,11 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             (instead of `epsilon`).
         step_size: η, step size. It must be given.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
-            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
-            target ε. Leave it out if `epsilon` is a list.
+        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
+            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
+            machines the target ε. Leave it out if `epsilon` is a list.
         batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
             object, such as `Subset(10)`, with `batch` left out.

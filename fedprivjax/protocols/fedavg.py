@@ -139,8 +139,9 @@ class FedAvg(Protocol):
             is in the sum of the scaled messages if the server is trusted, and in each of them otherwise.
         step_size: η, step size of the local steps. Required, unless the optimiser `local` has its own learning rate.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: bound on the L2 norm of a record's gradient, enforced by clipping. If it is None, gradients are clipped to
-            the problem's Lipschitz constant in runs with noise and unit = "record", and not clipped otherwise.
+        clip: bound on the L2 norm of a record's gradient, enforced by clipping. If `clip` is None, gradients are
+            clipped to the problem's Lipschitz constant in runs with noise and unit = "record", and not clipped
+            otherwise.
         update_clip: bound on the L2 norm of a machine's update, enforced by clipping. Required with unit = "machine".
             It is a number, or an `AdaptiveClip` that follows the updates' norms.
         prox: ρ, strength of the proximal term of FedProx, or None for FedAvg.
@@ -171,8 +172,8 @@ class FedAvg(Protocol):
         noise_schedule: correlation of the noise over rounds, with unit = "machine". One of:
 
             * "independent": independent noise in every round.
-            * "tree": noise of a binary tree over all rounds. {"tree": r}: the same, with a new tree after every r
-              rounds.
+            * "tree": noise of a binary tree over all rounds. {"tree": r}: the same noise, but with a new tree after
+              every r rounds.
             * "toeplitz": noise correlated by a banded Toeplitz matrix.
             * "optimal": noise correlated by a matrix that is fitted to the participation schedule.
             * An object such as `Banded`, `BLT` or `AnySchedule`.

@@ -146,15 +146,15 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
             `clip` is below the Lipschitz constant, and the distance to the optimum has a known bound (`problem.reach`).
             Otherwise, there is no default, because no theorem gives a step size for local steps with noise.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. Every local step
             counts as one release. A machine therefore has R·K releases in R rounds.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records, and None for the run's δ.
-        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
-            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
-            target ε. Leave it out if `epsilon` is a list.
+        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
+            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
+            machines the target ε. Leave it out if `epsilon` is a list.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
             whole run. In a custom `Sampler`, `secret` must be False, and at least one of the attributes `repeats` and

@@ -259,9 +259,9 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
 
     Attributes:
         epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
-        relative_privacy: one number for each machine, proportional to its target ε. The machine with the largest number
-            has the target ε. Each machine adds exactly the noise that its target needs. None gives all machines the
-            target ε. Leave it out if `epsilon` is a list, or with a shuffler.
+        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
+            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
+            machines the target ε. Leave it out if `epsilon` is a list, or with a shuffler.
         noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
             (instead of `epsilon`).
         step_scale: factor by which the given or default step size is multiplied.
@@ -273,7 +273,7 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             * With noise: the step of Theorem 2.1, which bounds the excess loss on new records.
             * If every round uses all records of all machines: 1/β, for smoothness β.
             * Otherwise: the step that minimises the bound of Lemma E.4 on the excess training loss.
-        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If it is None, the guarantee
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown. If it is positive, it determines the
             step size, and later iterates have larger weights in the reported mean.

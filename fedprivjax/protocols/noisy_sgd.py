@@ -270,8 +270,9 @@ class NoisySGD(MessageSettings):
             constant that the problem states.
         trust: "none" if every message is public, so that machines add the noise. "server" if a trusted server adds the
             noise.
-        relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
-            the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy` must be None.
+        relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest
+            number has the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy`
+            must be None.
         batch: K, number of records in a message. The message is the mean of their gradients, each clipped separately. A
             machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
         average: True to report the running average of the iterates instead of the last one. Metrics evaluate both.

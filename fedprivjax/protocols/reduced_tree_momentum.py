@@ -91,8 +91,8 @@ class ReducedTreeMomentum(MomentumProtocol):
             epoch is estimated by G_e plus the residual, with noise of the third tree. None is min(η·N, 1/2).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
-        batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. It
-            must divide the machine's number of records.
+        batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. K must
+            divide the machine's number of records.
         sampler: "cyclic", the only order of records for which the method is exact.
         allocation: division of the noise between the trees, a key of
             `fedprivjax.noise.factors.reduced.ALLOCATIONS`. "optimal" gives the smallest noise in the momentum at the

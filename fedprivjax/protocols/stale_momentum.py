@@ -161,8 +161,8 @@ class StaleMomentum(MessageSettings):
             if `batch` exceeds 1, or if D or L is infinite.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of u that each machine enforces by clipping. A private run must have one.
-        relative_privacy: one number for each machine, proportional to its μ. The machine with the largest number has
-            the target μ. None gives all machines the target μ.
+        relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest
+            number has the target μ. None gives all machines the target μ.
         batch: K, number of records in a message. u is the mean of their vectors, each clipped separately.
         server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
             learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With

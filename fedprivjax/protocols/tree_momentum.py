@@ -70,8 +70,8 @@ class TreeMomentum(MomentumProtocol):
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
             constant that the problem states.
-        batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. It
-            must divide the machine's number of records.
+        batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. K must
+            divide the machine's number of records.
         sampler: "cyclic" for the same order of records in every epoch, or "reshuffled" for a new order. The order is
             public.
         noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
@@ -84,7 +84,7 @@ class TreeMomentum(MomentumProtocol):
         factor: correlation of the noise over rounds:
 
             * "tree": one tree over all rounds, with equal noise of all nodes.
-            * {"tree": r}: the same, with a new tree after every r rounds.
+            * {"tree": r}: the same noise, but with a new tree after every r rounds.
             * "sensitivity tree": one tree over all rounds. The noise of a node of n rounds has standard deviation
               σ·Σ_j (1−α)^{j·N}, with the sum over j = 0, …, ⌈n/N⌉ − 1. It is proportional to the largest change of the
               node if one record is replaced, for records that are used once every N rounds.

@@ -146,8 +146,9 @@ class UserAGD(UserSettings):
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
             counts the noise of these users only.
-        relative_privacy: one number for each user, proportional to its target ε. The user with the largest number has
-            the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must be None.
+        relative_privacy: one number for each user, proportional to the user's target ε. The user with the largest
+            number has the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must
+            be None.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
         noises: each user's noise divided by the largest noise; set by `calibrate`.
         strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.

@@ -56,9 +56,9 @@ class UserSGD(UserSettings):
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
             counts the noise of these users only.
-        relative_privacy: one number for each user, proportional to its target ε. The user with the largest number has
-            the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must be None,
-            because one noise protects all users of a round.
+        relative_privacy: one number for each user, proportional to the user's target ε. The user with the largest
+            number has the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must
+            be None, because one noise protects all users of a round.
         server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
             learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With
             an optimiser, there is no default step and no error bound. None is the plain step.

@@ -39,8 +39,8 @@ class Draft:
         problem: problem of the run.
         plan: plan of the run: who takes part in each round, and which records each message uses.
         note: remark on the plan for the user, or "".
-        tuned: alternatives to `settings`. The keys are texts that describe them. A pilot run tries all of them, and
-            keeps the best. Empty if there is nothing to choose.
+        tuned: alternatives to `settings`, by a text that describes the alternative. A pilot run tries all alternatives,
+            and keeps the best. Empty if there are no alternatives.
     """
 
     method: type
@@ -83,7 +83,7 @@ class Bound:
         kind: kind of bound, a key of `fedprivjax.method.planning.uses.KINDS`, such as "explicit".
         of: bounded quantity: "population" for the excess population loss, "training" for the excess training loss, or
             "gradient" for the norm of the gradient of the training loss.
-        theorem: theorem that proves the bound. If there is no bound, it is the reason.
+        theorem: theorem that proves the bound. If there is no bound, `theorem` states the reason.
         terms: value of each term, by its name in `fedprivjax.method.planning.uses.TERMS`. Empty if there is no bound.
     """
 
