@@ -82,8 +82,8 @@ class ReadyRun:
     """Result of `ready`: a prepared run, with its plan, calibrated protocol, noise sampler and guarantee.
 
     Attributes:
-        protocol: protocol with calibrated noise. The protocol's privacy target is removed, because the noise now
-            determines the privacy.
+        protocol: protocol with calibrated noise. Its `mu` and `epsilon` are removed, except one ε per machine, which
+            sets the ratios of the machines' noises.
         problem: data, loss and constraint set.
         plan: run plan: which machines take part in each round, and which records each message uses.
         seeds: seeds of participation, samples of records, and noise.

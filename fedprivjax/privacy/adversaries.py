@@ -39,11 +39,11 @@ class Adversary(Decorated):
         senders: "named" if the adversary knows who sent each message, "hidden" if not, or "summed" if it only sees
             functions of several messages.
         follows_rounds: False if the adversary sees only the final model.
-        knows_seeds: True if the adversary knows the random seeds of some machines. It may then compute noise that these
-            machines share with others.
-        besides: exception in the guarantee's assumption "every other machine adds its noise to its messages". It
-            excludes machines whose noise the adversary knows. For example, " outside of the coalition" gives "every
-            other machine outside of the coalition adds its noise to its messages". "" excludes no machine.
+        knows_seeds: True if the adversary knows the random seeds of some machines. It can compute the noise that these
+            machines share with other machines.
+        besides: text after "every other machine" in the guarantee's assumption "every other machine adds its noise to
+            its messages". It excludes machines whose noise the adversary knows. For example, a `Coalition` has "
+            outside of the coalition". Empty if no machine is excluded.
     """
 
     kind, decorator = "adversary", FROZEN
@@ -127,8 +127,8 @@ class Adversary(Decorated):
 class Local(Adversary):
     """Adversary who sees all messages with their senders, and everything that the server broadcasts.
 
-    If machines add noise in their local steps, the adversary also sees every local step. This is the default adversary
-    if no server is trusted (trust "none").
+    If machines add noise in their local steps, the adversary also sees every local step. With trust "none" (no trusted
+    server), this adversary is the default.
     """
 
     name, trusts, senders = "local", ("none",), NAMED
@@ -147,7 +147,7 @@ class Local(Adversary):
 @final
 @dataclass(frozen=True)
 class Shuffler(Adversary):
-    """Everyone behind a trusted shuffler: a round's messages in random order. Default with trust "shuffler"."""
+    """Adversary who sees a round's messages in random order, after a shuffler. Default with trust "shuffler"."""
 
     name, trusts = "shuffler", ("shuffler",)
     sees = TRUST["shuffler"]
@@ -162,7 +162,7 @@ class Shuffler(Adversary):
 @final
 @dataclass(frozen=True)
 class PanPrivate(Adversary):
-    """One intruder, who reads the server's memory at one round of their choice. Default with trust "pan-private"."""
+    """Adversary who sees all queries, and the server's memory after one round. Default with trust "pan-private"."""
 
     name, trusts = "pan-private", ("pan-private",)
     sees = TRUST["pan-private"]
@@ -174,7 +174,7 @@ class PanPrivate(Adversary):
 @final
 @dataclass(frozen=True)
 class Central(Adversary):
-    """Other machines: all broadcasts of a trusted server. Default with trust "server"."""
+    """Adversary who sees all broadcasts of a trusted server, as machines do. Default with trust "server"."""
 
     name, trusts = "central", ("server",)
     sees = TRUST["server"]
@@ -187,19 +187,20 @@ class Central(Adversary):
 class LinearAdversary(Adversary):
     """Base class of adversaries who see all broadcasts and linear combinations of each round's messages.
 
-    They always see the sum of a round's messages. A custom adversary is a frozen dataclass that defines:
+    Such an adversary always sees the sum of a round's messages. A custom adversary is a frozen dataclass that defines:
 
     * `name`: its name in results.
-    * `sees`: text for guarantees, which says what the adversary sees.
-    * `rows(machines)`: method that returns the coefficients of further combinations that the adversary sees. Its
-      argument is the index of the machine of each of a round's n messages, int [n]. The result has shape
+    * `sees`: text for guarantees that says what the adversary sees.
+    * `rows(machines)`: method that returns the coefficients of further combinations that the adversary sees. The
+      argument, int [n], has the index of the machine that sends each of a round's n messages. The result has shape
       [combinations, n].
 
-    The package derives the adversary's view of a run, and the guarantee against it.
+    The package derives the adversary's view of a run, and the guarantee against the adversary.
 
     In this example, each of two edge servers sums the messages of its machines, and the adversary sees these sums. The
-    method `exposures` returns each machine's μ, divided by the μ of a machine whose message is seen alone. In a sum of
-    two messages, the noise variance is twice as large, so μ² is half as large.
+    method `exposures` returns μ of Gaussian differential privacy of each machine, divided by the μ of a machine whose
+    message is seen alone. The noise variance of a sum of two messages is twice that of one message, so μ² is half as
+    large.
 
     >>> @dataclass(frozen=True)
     ... class Edges(LinearAdversary):
@@ -223,9 +224,9 @@ class LinearAdversary(Adversary):
         return type(self).rows is LinearAdversary.rows and type(self)._matrix is LinearAdversary._matrix
 
     def rows(self, machines: np.ndarray) -> Any:
-        """Return coefficients of the linear functions of n messages that the adversary sees; [functions, n].
+        """Return the coefficients of linear functions that the adversary sees of n messages; [functions, n].
 
-        The sum of all messages is seen in any case and need not be among them. By default there are no other functions.
+        The adversary always sees the sum of all messages, which needs no row here. By default, there are no rows.
 
         Args:
             machines: index of the machine of each message, int [n]. Some of these machines may drop out and send
@@ -295,14 +296,14 @@ class LinearAdversary(Adversary):
 @final
 @dataclass(frozen=True)
 class SecureSum(LinearAdversary):
-    """Server with secure aggregation: it sees the sum of each round's messages and who sends, but no single message.
+    """Server with secure aggregation: it sees who sends and the sum of each round's messages, but no single message.
 
-    Each message is hidden by the noise of all machines of its round. Privacy is not amplified by random participation,
-    because the server sees who sends.
+    The noise of all messages of a round hides each of them. Random participation does not make ε smaller, because the
+    server sees who sends.
 
-    In the example, four machines send in each of two rounds. The method `exposures` returns each machine's μ, divided
-    by the μ of a machine that sends one message, which is seen alone. In a sum of four messages, the noise variance is
-    four times as large, so each round adds 1/4 to μ².
+    In the example, four machines send in each of two rounds. The method `exposures` returns μ of Gaussian differential
+    privacy of each machine, divided by the μ of a machine whose only message is seen alone. The noise variance of a sum
+    of four messages is four times that of one message, so each round adds 1/4 to μ².
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3], [0, 1, 2, 3]]))
     >>> SecureSum().exposures(SentNoise(np.ones((2, 4))), schedule) ** 2  # two rounds of four noises
@@ -318,8 +319,8 @@ class SecureSum(LinearAdversary):
 class ThirdParty(LinearAdversary):
     """Adversary from outside who sees all that the server broadcasts, but no messages or senders.
 
-    If a trusted server adds the noise, this noise hides each message. Secret participation then gives a smaller ε. If
-    machines add the noise, each message is hidden by the noise of all machines of its round.
+    If a trusted server adds the noise, the server's noise hides each message, and secret participation makes ε smaller.
+    If machines add the noise, the noise of all messages of a round hides each of them.
     """
 
     name: ClassVar[str] = "third-party"
@@ -336,8 +337,8 @@ class ThirdParty(LinearAdversary):
 class FinalModel(LinearAdversary):
     """Adversary from outside who sees only the model after the last round.
 
-    The guarantee is the same as for a `ThirdParty`, who also sees all earlier models. It is not improved although
-    earlier models are hidden.
+    The guarantee is the one against a `ThirdParty`, who also sees all earlier models. The package computes no smaller ε
+    for hidden earlier models.
     """
 
     name: ClassVar[str] = "final-model"

@@ -27,17 +27,18 @@ def calibrate(
 ) -> Any:
     """Return a copy of the protocol with noise that meets its privacy target.
 
-    In the copy, `noise_std` and `step_size` are set and the target is cleared. The noise is computed in one of two
-    ways, which the protocol's setting `calibrate_to` selects. By default, a formula of the protocol gives the noise.
-    With "plan", it is the smallest noise that meets the target on the sampled plan. In both cases, the privacy on this
-    plan is then computed and checked against the target.
+    In the copy, `noise_std` and `step_size` are set, and `mu` and `epsilon` are None. Exception: one ε per machine
+    stays, because it sets the ratios of the machines' noises. By default, a formula of the protocol gives the noise. If
+    the protocol has an `adversary`, or `calibrate_to="plan"`, the noise is the smallest one that meets the target on
+    the given plan. In both cases, the privacy on this plan is checked against the target, except for a noise rule that
+    only claims to meet the target.
 
     Args:
         protocol: method with its settings.
         problem: data, loss and constraint set.
-        plan: run plan: the machines that take part in each round, and the records of each message.
-        mu: target μ of Gaussian differential privacy. It replaces the protocol's own `mu` and `epsilon`.
-        epsilon: target ε at `delta`, one number or one per machine. It replaces the protocol's own `mu` and `epsilon`.
+        plan: run plan, which has the machines that take part in each round and the records of each message.
+        mu: target μ of Gaussian differential privacy, instead of the protocol's `mu` or `epsilon`.
+        epsilon: target ε at `delta`, one number or one per machine, instead of the protocol's `mu` or `epsilon`.
         delta: δ at which ε is targeted and stated.
 
     Raises:
@@ -56,13 +57,13 @@ def guarantee(protocol, problem, plan, delta: float = 1e-5) -> PrivacyGuarantee:
     Args:
         protocol: method with its settings. If it has a target, the noise is computed first.
         problem: data, loss and constraint set.
-        plan: run plan: the machines that take part in each round, and the records of each message.
+        plan: run plan, which has the machines that take part in each round and the records of each message.
         delta: δ at which ε is stated.
 
     Returns:
-        The guarantee of every machine: μ of Gaussian differential privacy (GDP) with the (ε, δ) that follows from it,
-        or only (ε, δ), as for secretly sampled records. It includes the protected unit, neighbouring relation, trust
-        model, theorem and assumptions.
+        A guarantee with a privacy parameter of every machine. The parameter is μ of Gaussian differential privacy (GDP)
+        if it is known, and (ε, δ) otherwise, as for secretly sampled records. The guarantee also states the protected
+        unit, neighbouring relation, trust model, theorem and assumptions.
     """
     protocol = require_protocol(protocol)
     require_problem(problem)

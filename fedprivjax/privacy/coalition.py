@@ -33,26 +33,29 @@ MOST_COALITIONS = 10_000  # sets of machines that are enumerated
 @final
 @dataclass(frozen=True)
 class Coalition(Adversary):
-    """Adversary made up of the server and some machines, which share what they see, their data and their seeds.
+    """Adversary that consists of the server and some machines, who share their views, data and random seeds.
 
-    The guarantee is for every machine outside the coalition. It holds for any choice of the `size` machines in it.
+    The guarantee is for every machine outside the coalition. It holds for any choice of the `size` machines in the
+    coalition.
 
     Attributes:
         size: number of machines in the coalition, at least 1.
-        server: adversary that sees what the server alone sees: `SecureSum()`, `Local()` or a `LinearAdversary`.
+        server: the server alone as an adversary: `SecureSum()`, `Local()` or a `LinearAdversary`.
 
-    If there are at most 10⁴ possible coalitions, the guarantee is computed for each of them, and the weakest one is
-    stated. Otherwise, it is computed for a stronger adversary:
+    If there are at most 10⁴ possible coalitions, the guarantee is computed for each of them, and the weakest guarantee
+    is stated. Otherwise, the guarantee is computed for a stronger adversary:
 
-    * If the server sees only sums of messages, this adversary knows the `size` largest noises of each round, apart from
-      the noise of the protected machine.
+    * If the server sees only sums of messages, this adversary knows the `size` largest noises of each round, except the
+      noise of the protected machine.
     * If the server sees every message, and machines share `Pairwise` noise, this adversary knows all noise that two
       other machines share. Of the noises that the protected machine shares, it knows the `size` largest.
 
+    With more than 10⁴ coalitions, Refusal is raised for any other server or noise. The exception is a server that sees every message with independent noise: the coalition then learns no more than the server.
+
     In this example, four machines send messages with equal noise, and the coalition knows the noises of two of them.
-    The method `exposures` returns each machine's μ, divided by the μ of a machine whose message is seen alone. In the
-    sum, the noise of the other two messages stays unknown. Its variance is twice that of one message, so μ² is half as
-    large.
+    The method `exposures` returns μ of Gaussian differential privacy of each machine, divided by the μ of a machine
+    whose message is seen alone. In the sum, the noise of the other two messages stays unknown. The variance of this
+    noise is twice that of one message, so μ² is half as large.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
     >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2

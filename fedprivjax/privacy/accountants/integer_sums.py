@@ -161,7 +161,8 @@ def integer_epsilon(
 
     Args:
         distribution: distribution of a message's noise, "skellam" or "discrete-gaussian".
-        norms: bounds on the L2 and L1 norm by which the protected unit changes a sum, and the number of coordinates.
+        norms: `Norms(l2, l1, numbers)`: bounds on the L2 and L1 norm of the change of a sum by the protected unit, and
+            the number of coordinates.
         variance: noise variance of one coordinate of a message.
         senders: number of messages in a sum.
         releases: number of sums.

@@ -132,23 +132,25 @@ def _least(tails: Tails, ratio: Callable[[int], float], delta: float, places: ra
 
 @dataclass(frozen=True)
 class BinomialSums(RecordAccountant):
-    """Accountant of private sums over users who send vectors as single bits, through a shuffler.
+    """Accountant of private sums of users' vectors, which are sent as single bits through a shuffler.
 
-    A user randomly rounds each coordinate of a vector to an integer, sends the integer as bits, and adds random bits to
-    them. The server sees only the sum of all bits. The random bits are binomial noise in this sum. A user has one
-    record, so the arguments `records` and `batch` of this class's methods have no effect.
+    A user rounds each coordinate of its vector at random to an integer from 0 to g. The user sends g bits whose sum is
+    this integer, and further random bits. The server sees only the sum of all users' bits for each coordinate. The
+    random bits are binomial noise in this sum. A user has one record, so the arguments `records` and `batch` of this
+    class's methods have no effect.
 
     Attributes:
         users: n, number of users in one sum who follow the protocol.
         dimension: d, number of coordinates of a vector.
-        levels: g, number of steps into which the range of a coordinate is divided, for rounding.
+        levels: g, number of steps into which the range of a coordinate is divided for rounding. The range is from −C to
+            C if vectors have L2 norm at most C.
         rounding: bound on the effect of random rounding on ε. Let Δ be the L2 distance, in steps, by which a user's
-            vector changes if the user's record is replaced. Before rounding, Δ is at most g. After rounding, "coupled"
-            bounds Δ by g + √d, and "independent" by g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g²,
-            the resulting ε is about that of Δ = √(g² + d/4). All three bounds are valid, and "averaged" gives the
-            smallest ε.
-        accounting: "exact" for a proved upper bound on ε. "gaussian-limit" for the ε of Gaussian noise with the same
-            variance, an approximation without proof. "paper" for the ε claimed by Cheu et al. 2022.
+            vector changes if the user's record is replaced. Before rounding, Δ is at most 2C, which is g steps. After
+            rounding, "coupled" bounds Δ by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" averages over the
+            random rounding. If d ≤ 4g², its ε is about the ε of Δ = √(g² + d/4). All three bounds are valid, and
+            "averaged" gives the smallest ε.
+        accounting: "exact" gives a proved upper bound on ε. "gaussian-limit" gives the ε of Gaussian noise with the
+            same variance, which is an approximation without proof. "paper" gives the ε that Cheu et al. 2022 claim.
     """
 
     users: int
@@ -168,25 +170,23 @@ class BinomialSums(RecordAccountant):
         require_choice("accounting", self.accounting, ACCOUNTINGS)
 
     def accounted(self, ratio: float) -> float:
-        """Return the ratio that is passed to `epsilon`: here, `ratio` itself.
+        """Return the ratio that is passed to `epsilon`, which is `ratio` itself.
 
-        Other accountants round it down, so that ε of nearly equal ratios is computed only once.
+        Other accountants round the ratio down, so that ε of nearly equal ratios is computed only once.
 
         Args:
-            ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
-                replaced.
+            ratio: standard deviation of one user's noise in one coordinate, in steps, divided by g = `levels`.
         """
         return ratio
 
     def epsilon(self, ratio: float, records: int, batch: int, releases: int, *, delta: float) -> float:
         """Return ε at δ after `releases` sums, or inf if the noise has too few values for a finite ε.
 
-        The noise of the sums is binomial: a sum of random bits. The ε holds for the number of random bits that a user
-        sends for this ratio if the protocol's `privacy` is `BitMean`.
+        The noise of a sum is binomial, because it is a sum of random bits. A user sends as many random bits as
+        `BitMean` does for this ratio.
 
         Args:
-            ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
-                replaced.
+            ratio: standard deviation of one user's noise in one coordinate, in steps, divided by g = `levels`.
             records, batch: not used.
             releases: number of released sums.
             delta: δ in (0, 1).
@@ -205,10 +205,10 @@ class BinomialSums(RecordAccountant):
         return paper.composed_epsilon(paper.claimed_vector(message, self.users, self.dimension, part), delta, releases)
 
     def ratio(self, epsilon: float, releases: int, *, delta: float) -> float:
-        """Return the smallest noise whose ε is at most `epsilon`, as a ratio to the sensitivity.
+        """Return the smallest ratio of noise to sensitivity whose ε is at most `epsilon`.
 
-        It is the standard deviation of one user's noise, divided by the largest change of the sum if one record is
-        replaced. With `accounting` "paper", it is the noise by the paper's rule, which need not be the smallest.
+        The ratio is the standard deviation of one user's noise in one coordinate, in steps, divided by g = `levels`.
+        With `accounting` "paper", the ratio follows from the paper's rule, and need not be the smallest.
 
         Args:
             epsilon: target ε.
@@ -238,8 +238,7 @@ class BinomialSums(RecordAccountant):
         another mechanism: a trusted server adds Gaussian noise of the same variance to the sum, without rounding.
 
         Args:
-            ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
-                replaced.
+            ratio: standard deviation of one user's noise in one coordinate, in steps, divided by g = `levels`.
             records, batch: not used.
             releases: number of released sums.
             delta: δ in (0, 1).
@@ -263,18 +262,16 @@ class BinomialSums(RecordAccountant):
     ) -> tuple[AccountantResult, ...]:
         """Return further bounds on ε at δ, with which the result of `epsilon` can be compared.
 
-        * A lower bound: the exact ε of the total of all released sums, for a record that moves from one end of the
-          range to the other in one coordinate. If vectors have one coordinate and are released once, no other change
-          has a larger ε.
-        * If `accounting` is "gaussian-limit" or "paper", a proved upper bound: the ε with `accounting` "exact".
+        * A lower bound: the exact ε of the total of all released sums, if one coordinate of a user changes from one end
+          of its range to the other. If vectors have one coordinate and one sum is released, this bound is the exact ε.
+        * A proved upper bound, if `accounting` is "gaussian-limit" or "paper": the ε with `accounting` "exact".
 
         The lower bound is left out if the sums have more than 10¹³ random bits in all, because its numerical accuracy
         is not verified above this number. The upper bound is left out above 2¹⁵ levels, because its computation would
         take too long. If `ratio` is 0 or infinite, the result is empty.
 
         Args:
-            ratio: standard deviation of one user's noise, divided by the largest change of the sum if one record is
-                replaced.
+            ratio: standard deviation of one user's noise in one coordinate, in steps, divided by g = `levels`.
             records, batch: not used.
             releases: number of released sums.
             delta: δ in (0, 1).

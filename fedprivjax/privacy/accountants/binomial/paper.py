@@ -47,14 +47,14 @@ class Bits(NamedTuple):
 def bits(ratio: float, levels: int) -> Bits:
     """Return the fewest random bits that give a user's noise the standard deviation s = `ratio`·`levels`.
 
-    A user sends a number as `levels` bits, and adds q random bits, each of which is 1 with probability p. The number of
-    ones among the random bits is the noise. The result has
+    A user sends a number as `levels` bits, and q further random bits. Each random bit is 1 with probability p. The
+    number of ones among the random bits is the noise. The result has
 
         q = ⌈4s²⌉,   p = (1 − √(1 − 4s²/q))/2,   so that the noise variance is q·p·(1−p) = s²
 
     Args:
         ratio: standard deviation of one user's noise, divided by `levels`; positive.
-        levels: g, largest change of the sum of all users' bits if one user's record is replaced; at least 1.
+        levels: g, largest change of the sum of all users' bits if one record is replaced; at least 1.
 
     Source: derived for this implementation.
 
