@@ -50,7 +50,8 @@ class Coalition(Adversary):
     * If the server sees every message, and machines share `Pairwise` noise, this adversary knows all noise that two
       other machines share. Of the noises that the protected machine shares, it knows the `size` largest.
 
-    With more than 10⁴ coalitions, Refusal is raised for any other server or noise. The exception is a server that sees every message with independent noise: the coalition then learns no more than the server.
+    With more than 10⁴ coalitions, Refusal is raised for any other server or noise. The exception is a server that sees
+    every message with independent noise: the coalition then learns no more than the server.
 
     In this example, four machines send messages with equal noise, and the coalition knows the noises of two of them.
     The method `exposures` returns μ of Gaussian differential privacy of each machine, divided by the μ of a machine

@@ -59,17 +59,17 @@ class Mixture(NamedTuple):
 
 
 class Event:
-    """Base class of privacy events: descriptions of what a run releases, and with how much noise.
+    """Base class of privacy events, which describe the releases of a run and their noise.
 
     The privacy guarantee of a run follows from its event alone. A custom event defines `terms`, `sensitivity` and
     either `epsilons` or `mus`.
 
     Attributes:
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        sensitivity: largest L2 change of one release by the protected unit, divided by the release's relative noise
-            (its noise in units of `noise_std`). NaN if there is no such number.
-        participation: None if the participation schedule is public. Otherwise the secret participation scheme.
-            `epsilons` are then smaller because of the secrecy.
+        sensitivity: largest L2 change of one release by the protected unit, divided by the release's relative noise.
+            The relative noise is the release's noise in units of `noise_std`. NaN if there is no such number.
+        participation: secret participation scheme, whose secrecy makes `epsilons` smaller. None if the participation
+            schedule is public.
     """
 
     terms: Terms
@@ -120,23 +120,22 @@ class Event:
         return self.epsilons(delta).max if self.mus is None else float(gdp.epsilon(self.mus.max, delta))
 
     def target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
-        """Return the largest ratio, over machines, of ε or μ to its target: at most 1 if the target is met.
+        """Return the largest ratio of a machine's ε or μ to its target. A ratio of at most 1 meets the target.
 
         Args:
             target: privacy target.
             delta: δ at which ε is compared with its target: one number, or one for each machine. None uses the δ of
                 `target`.
-            only: index of a single machine to evaluate, or None for all machines. A search for noise passes the `worst`
-                machine of an earlier result, to save time.
+            only: index of a single machine to evaluate, or None for all machines.
         """
         if self.mus is not None and not np.ndim(target.epsilon):
             return TargetRatio(self.mus.max / target.largest_mu)
         return TargetRatio(float(np.max(self.target_ratios(target))))
 
     def quick_target_ratio(self, target: Target, delta: Any = None, only: Any = None) -> TargetRatio:
-        """Return an upper bound on the ratio of ε or μ to its target (`target_ratio`) that is fast to compute.
+        """Return an upper bound on `target_ratio` that is fast to compute.
 
-        The default is the bound inf, which says nothing.
+        By default, the bound is inf.
 
         Args:
             target: privacy target.
@@ -164,23 +163,24 @@ class Event:
     def for_group(self, size: int, one_machine: bool = False) -> Self:
         """Return the event whose guarantee protects groups of units, instead of single units.
 
-        The ε of this event holds if any `size` units change together. It is computed from the mechanism, and is
-        therefore smaller than the general bound of group privacy.
+        The ε of this event holds if any `size` units change together. It is computed from the mechanism, so the general
+        bound of group privacy is not smaller.
 
         Args:
             size: number of units in a group.
             one_machine: True if all units of a group are records of one machine.
 
         Raises:
-            Refusal: if only the general bound of group privacy is known. This is the default.
+            Refusal: if only the general bound of group privacy is known, as in this base class.
         """
         raise Refusal(f"event must be Gaussian with Poisson samples for an exact group, got {type(self).__name__}")
 
     def after(self, ends: np.ndarray, sent: np.ndarray, total: np.ndarray) -> Self:
         """Return the event of a run that is stopped early, for several stopping times at once.
 
-        The result treats every pair of a stopping time and a machine as a machine of its own, so it has `len(ends) ·
-        machines` machines. Machine i of a run that stops after `ends[j]` rounds has the index `j · machines + i`.
+        The result has one machine for each pair of a stopping time and a machine of the run. It has `len(ends) ·
+        machines` machines in all. Machine i of a run that stops after `ends[j]` rounds has the index `j · machines +
+        i`.
 
         Args:
             ends: numbers of rounds after which the run stops, int [ends].
@@ -188,8 +188,8 @@ class Event:
             total: number of rounds in which each machine takes part in the whole run, int [machines].
 
         Raises:
-            Refusal: if the class of the event does not define this method. Otherwise, if noise is correlated over
-                rounds, or ε depends on how often each record is used.
+            Refusal: if the class of the event does not define this method. Also if noise is correlated over rounds, or
+                if ε depends on how often each record is used.
         """
         raise Refusal(
             f"noise must be independent, or cancelled, for ε over rounds, got {type(self).__name__} of "
@@ -224,7 +224,8 @@ class Event:
         """Return the distribution of a machine's releases if its records are sampled secretly, otherwise None.
 
         The number of times that a record occurs in the sample of a release is random. Given this number, the release is
-        Gaussian, with a mean that depends on it. The release therefore has the distribution of a Gaussian mixture.
+        Gaussian, with a mean that depends on the number. The distribution of the release is therefore a Gaussian
+        mixture.
 
         Args:
             machine: index of the machine.
@@ -247,12 +248,12 @@ class Event:
 
         To compute ε, give the accountant of dp-accounting the right neighbouring relation:
 
-        * If all releases are Gaussian mechanisms: ADD_OR_REMOVE_ONE, which is its default. A noise multiplier of the
-          event is the noise divided by the shift from replacing one record. With REPLACE_ONE, the accountant for
+        * ADD_OR_REMOVE_ONE, the accountant's default, if all releases are Gaussian mechanisms. A noise multiplier of
+          the event is the noise divided by the shift from replacing one record. With REPLACE_ONE, the accountant for
           privacy loss distributions would double this shift.
-        * If records are sampled in samples of fixed size: REPLACE_ONE.
-        * If records are sampled independently (Poisson samples): the relation of the guarantee. A noise multiplier of
-          the event is then the noise divided by the norm of one record's contribution, as the accountant expects.
+        * REPLACE_ONE, if records are sampled in samples of fixed size.
+        * The relation of the guarantee, if records are sampled independently (Poisson samples). In this case, a noise
+          multiplier is the noise divided by the norm of one record's contribution, as the accountant expects.
 
         Raises:
             Refusal: if dp-accounting has no such event.
@@ -268,25 +269,25 @@ def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
 class GaussianEvent(Event):
     """Event of a run whose releases are all Gaussian mechanisms, with noise that was fixed before the run.
 
-    A release is a vector with Gaussian noise, such as a machine's message. Let σ_k be the standard deviation per
-    coordinate of the noise of release k, and Δ_k the largest L2 change of the release between neighbouring datasets,
+    A release is a vector with Gaussian noise, such as a machine's message. Let σ_k be the standard deviation of the
+    noise of release k in one coordinate. Let Δ_k be the largest L2 change of release k between neighbouring datasets,
     for example if one record of machine i is replaced. Machine i is μ_i-GDP (Gaussian differential privacy) with
 
         μ_i = √(Σ_k (Δ_k/σ_k)²) = exposure_i · sensitivity/noise_std
 
     Attributes:
-        noise_std: unit of the releases' noise: a standard deviation per coordinate. 0 is non-private.
+        noise_std: standard deviation per coordinate that is the unit of the relative noise r_k. 0 is non-private.
         sensitivity: Δ, the largest Δ_k.
-        exposure: √(Σ_k 1/r_k²) of each machine, over the releases k that it changes. Here,
-            r_k = (σ_k/noise_std)·(Δ/Δ_k) is the relative noise of release k. The exposure is 0 if the machine sends no
-            message.
+        exposure: √(Σ_k 1/r_k²) of each machine, over the releases k that the machine changes. The relative noise of
+            release k is r_k = (σ_k/noise_std)·(Δ/Δ_k). The exposure is 0 if the machine sends no message.
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
-        releases: function from the index of a machine to r_k of the releases that it changes, shape [releases]. It is
-            used to check `exposure` independently. None counts a machine as one release with relative noise 1/exposure.
+        releases: function from the index of a machine to r_k of the releases that the machine changes, shape
+            [releases]. The function is used to check `exposure` independently. With None, each machine has one release
+            with relative noise 1/exposure.
         claim: privacy claimed by the published rule that set the noise, or None.
         shares: each machine's target μ divided by the largest target, shape [machines]. None if all targets are equal.
-        in_order: True if `releases` returns the releases in the order of rounds, and a record that changes the first
-            one changes all of them.
+        in_order: True if `releases` is in the order of rounds, and if a record that changes the first release changes
+            all of them.
 
     >>> event = GaussianEvent(2.0, 2.0, Grouped.of([1.0, 0.5]), Terms("none", "the Gaussian mechanism"))
     >>> event.mu, round(event.epsilon(1e-5), 2)
@@ -342,8 +343,8 @@ class GaussianEvent(Event):
     def multipliers(self) -> np.ndarray:
         """Noise multiplier of each release of the least private machine; float64 [releases].
 
-        It is the standard deviation of the release's noise, divided by the sensitivity. The array is empty if no
-        machine sends a message.
+        A noise multiplier is the standard deviation of a release's noise, divided by the release's sensitivity. The
+        array is empty if no machine sends a message.
         """
         with np.errstate(divide="ignore"):
             return self.noise_std * self._relative / np.float64(self.sensitivity)
@@ -377,9 +378,9 @@ class GaussianEvent(Event):
     def summary(self, delta: float) -> dict[str, float]:
         """Return the numbers that tables of guarantees show for this event, by column name. ε is stated at δ.
 
-        The columns are μ of Gaussian differential privacy of the least private machine, the median μ of machines that
-        send, and the largest ε. This ε is converted from μ in two ways: exactly, and by a looser formula that papers
-        use.
+        The first column is the largest μ of Gaussian differential privacy over machines. The second column is the
+        median μ over machines that send. The last two columns are the largest ε: the exact ε, and the larger ε of a
+        looser formula (`gdp.paper_epsilon`).
         """
         worst = self.mu
         return {

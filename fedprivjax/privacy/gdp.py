@@ -23,8 +23,8 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
     `δ = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2)`, with the standard normal distribution function Φ.
 
     Args:
-        epsilon: ε, at least 0. Broadcasts against mu.
-        mu: μ, at least 0. 0 gives 0, inf gives 1.
+        epsilon: ε, at least 0. It broadcasts against `mu`.
+        mu: μ, at least 0. The result is 0 for μ = 0, and 1 for μ = inf and finite ε.
 
     Raises:
         ValueError: if an argument is negative or NaN.
@@ -40,11 +40,9 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> Any:
 def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
     """Return the smallest ε at which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
 
-    The conversion is exact: no smaller ε holds.
-
     Args:
-        mu: μ, at least 0. 0 gives 0, inf gives inf.
-        delta: δ in (0, 1). Broadcasts against mu.
+        mu: μ, at least 0. The result is 0 for μ = 0, and inf for μ = inf.
+        delta: δ in (0, 1). It broadcasts against `mu`.
 
     Raises:
         ValueError: if mu is negative or NaN, or delta is outside (0, 1).
@@ -64,11 +62,11 @@ def epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
 def mu(epsilon: ArrayLike, delta: ArrayLike | None = None) -> Any:
     """Return the largest μ for which Gaussian differential privacy with parameter μ (μ-GDP) gives (ε, δ)-DP.
 
-    It is the inverse of `epsilon`.
+    This function is the inverse of `epsilon`.
 
     Args:
-        epsilon: ε, at least 0. inf gives inf.
-        delta: δ in (0, 1). It is required, and broadcasts against epsilon.
+        epsilon: ε, at least 0. The result is inf for ε = inf.
+        delta: δ in (0, 1). It is required, and broadcasts against `epsilon`.
 
     Raises:
         ValueError: if epsilon is negative or NaN, or delta is missing or outside (0, 1).
@@ -94,7 +92,7 @@ def mu(epsilon: ArrayLike, delta: ArrayLike | None = None) -> Any:
 def rdp(mu: ArrayLike, order: ArrayLike) -> Any:
     """Return the largest Rényi divergence under Gaussian differential privacy with parameter μ: `α·μ²/2`.
 
-    Here α > 1 is the `order` of the divergence. Reshef & Levy state their theorems in this form and write ρ for μ.
+    Here α > 1 is the `order` of the divergence. Theorems of Reshef & Levy have this form, with ρ for μ.
 
     Source: Mironov 2017, Corollary 3.
 
@@ -121,7 +119,7 @@ def zcdp(mu: ArrayLike) -> Any:
 def paper_epsilon(mu: ArrayLike, delta: ArrayLike) -> Any:
     """Convert μ of Gaussian differential privacy to ε at δ by a common formula: `ε = μ²/2 + μ·√(2·ln(1/δ))`.
 
-    Many papers use this formula, which follows from Rényi divergences. It is never below the exact `epsilon`.
+    Many papers use this formula, which follows from Rényi divergences. Its result is never below the exact `epsilon`.
 
     Source: Reshef & Levy 2024 and 2025, section 2.
 

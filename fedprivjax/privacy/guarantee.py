@@ -30,25 +30,26 @@ LARGE_EPSILON = 10.0
 
 @dataclass(frozen=True, eq=False)
 class PrivacyGuarantee:
-    """Privacy guarantee of a run: a privacy parameter for every machine, and what it means.
+    """Privacy guarantee of a run: a privacy parameter for every machine, with its unit, trust model and assumptions.
 
     The parameter is μ of Gaussian differential privacy (GDP) if it is known, and ε at δ otherwise. If μ is known, the
-    printed guarantee has two values of ε at δ. The first one is exact. The second one, "by the papers' conversion", is
-    the larger `μ²/2 + μ·√(2·ln(1/δ))`, which many papers report.
+    printed guarantee has two values of ε at δ. The first one is exact. The second one, which many papers report, is the
+    larger value `μ²/2 + μ·√(2·ln(1/δ))`. It is printed as "by the papers' conversion".
 
     Attributes:
         delta: δ at which ε is stated, in (0, 1).
         terms: protected unit, neighbouring relation, trust model, theorem and assumptions.
         mus: GDP parameter of each machine; inf for a machine without any guarantee. None if only ε is known.
-        epsilons: ε of each machine at `delta`. None if `mus` is given, from which ε follows.
+        epsilons: ε of each machine at `delta`. None if `mus` is given, because ε follows from μ.
         accounting: text that says how ε was derived.
-        event: description of the releases (an `Event`), from which ε at another δ is computed. None if it is not known.
-        listed: privacy curve that is known without `event`: that of Gaussian releases, or of a guarantee that was
-            converted or composed. None if there is no such curve. It is not used if `mus` is given.
-        proved: True if the values are proved upper bounds, False if a source only claims them. Converted
+        event: `Event` that describes the releases, from which ε at another δ is computed. None if it is not known.
+        listed: privacy curve (δ as a function of ε) that is known without `event`. It is the curve of Gaussian
+            releases, or of a guarantee that was converted or composed. None if there is no such curve. The curve is not
+            used if `mus` is given.
+        proved: True if the privacy parameters are proved upper bounds, False if a source only claims them. Converted
             guarantees, and guarantees from files, keep this value.
         streams: random streams of the run, which identify its seed. `then` refuses to compose two runs with the same
-            seed. Streams are neither printed nor saved: a guarantee from a file, or of a planned run, has none.
+            seed. Streams are neither printed nor saved. A guarantee from a file or of a planned run has no streams.
 
     Raises:
         Refusal: if delta or a parameter is out of range, or if neither `mus` nor `epsilons` is given.
@@ -98,7 +99,7 @@ class PrivacyGuarantee:
 
     @property
     def symbol(self) -> str:
-        """Symbol of the parameter in `stated` and `per_machine`: "ε" if no μ is stated, otherwise "μ"."""
+        """Symbol of the parameter in `stated` and `per_machine`: "μ" if μ is known, otherwise "ε"."""
         return "ε" if self.mus is None else "μ"
 
     @property
@@ -200,22 +201,22 @@ class PrivacyGuarantee:
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
         """Return the smallest μ of Gaussian differential privacy that the guarantee implies.
 
-        If the guarantee states μ, this is the result. Otherwise the μ covers the guarantee's (ε, δ) at all δ ≥ `floor`.
-        The result also says how much is lost by stating only μ (`regret`). Consider tests between neighbouring datasets
-        with a given false-positive rate. The guarantee and μ each imply a smallest false-negative rate of such tests.
-        The regret is the largest difference of these two, over all false-positive rates.
+        If the guarantee states μ, the result is this μ. Otherwise, the ε of μ-GDP is at least the guarantee's ε at each
+        δ ≥ `floor`. The field `regret` of the result says how much is lost by stating only μ. For a test between
+        neighbouring datasets with a given false-positive rate, the guarantee and μ each imply a smallest false-negative
+        rate. The regret is the largest difference of the two false-negative rates, over all false-positive rates.
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 
     def for_group(self, size: int, unit: str | None = None, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee that protects groups of k = `size` units, instead of single units.
 
-        The result holds if any k units change together. For Gaussian mechanisms (where μ becomes kμ), and for Poisson
-        samples if an exact rule is known, ε is computed from the mechanism, at the same δ. Otherwise, ε follows from
-        the general bound of group privacy, which is looser: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+        The result holds if any k units change together. For Gaussian mechanisms, μ becomes kμ, and δ stays the same.
+        For Poisson samples with a known exact rule, ε is computed from the mechanism at the same δ. Otherwise, the
+        result is the looser general bound of group privacy: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
 
         Args:
-            size: number k of units in a group. They may be on different machines.
+            size: number k of units in a group. The units may be on different machines.
             unit: text that names the group in the result. By default, it is "any k of: " and the guarantee's unit.
             exact: True to raise Refusal instead of using the general bound.
 
@@ -237,8 +238,8 @@ class PrivacyGuarantee:
     def for_relation(self, relation: str) -> "PrivacyGuarantee":
         """Return the guarantee for another neighbouring relation: "replace-one" from "add-or-remove-one".
 
-        To replace a record is to remove one and add one. The result is therefore the guarantee for a group of two
-        units.
+        To replace a unit is to remove one unit and to add another one. The result is therefore the guarantee for a
+        group of two units.
 
         Raises:
             Refusal: for any other conversion. A guarantee for replacing a record does not cover datasets of another
@@ -269,19 +270,20 @@ class PrivacyGuarantee:
     def for_user(self, records: int | Sequence[int] | np.ndarray, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee for one user, whose records may all change together.
 
-        A user has at most `records` records, all of them on one machine. If there is one number for each machine, such
-        as the machine's number of records, a user of machine i has at most `records[i]` records. The parameter (μ or ε)
-        that the result has for machine i holds for these users. If ε depends on a δ that grows with the number of
-        records, the largest δ is stated for all machines. If the numbers differ and releases are not Gaussian, ε is
-        known at this δ only.
+        A user has at most `records` records, all of them on one machine. If `records` has one number for each machine,
+        a user of machine i has at most `records[i]` records. The result's parameter (μ or ε) of machine i holds for the
+        users of this machine. With the general bound of group privacy, δ grows with the number of records, and the
+        largest δ is stated for all machines. If the numbers in `records` differ and releases are not Gaussian, ε is
+        known at the stated δ only.
 
         Args:
             records: largest number of records of a user, or one such number for each machine, [machines].
             exact: True to raise Refusal instead of using the general bound of group privacy.
 
         Raises:
-            Refusal: if the guarantee's unit is not one record, if `exact` and no exact guarantee is known, if there are
-                so many records that δ would reach 1, or if there is neither one number nor one for each machine.
+            Refusal: if the guarantee's unit is not one record, or if `exact` and no exact guarantee is known. Also if
+                there are so many records that δ would reach 1, or if `records` has neither one number nor one for each
+                machine.
 
         >>> user = PrivacyGuarantee(1e-6, Terms("none", "a theorem"), mus=Grouped.of([1.0])).for_user(3)
         >>> user.mu, user.unit
@@ -305,19 +307,19 @@ class PrivacyGuarantee:
         records:
 
         * Same records: two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). If a μ is not known, privacy
-          loss distributions that bound the losses of both runs are composed. For some guarantees, such as most
-          guarantees from files that have no μ, only one (ε, δ) is known. The result is then ε₁ + ε₂ at δ₁ + δ₂.
-        * Disjoint records: each record is in one run only. The result is the larger one of the two parameters (McSherry
-          2009, Theorem 4).
+          loss distributions that bound the losses of both runs are composed. If only one (ε, δ) of a guarantee is
+          known, the result is ε₁ + ε₂ at δ₁ + δ₂. This is so for most guarantees from files that have no μ.
+        * Disjoint records: each record is in one run only. The result is the larger one of the two privacy parameters
+          (McSherry 2009, Theorem 4).
 
-        If both runs have the same number of machines, machine k must be the same one in both, and μ are composed
-        machine by machine. Otherwise the largest parameters of both runs are composed. If the trust models differ, the
-        result is for the one in which the adversary sees less. An adversary other than the default of its trust
-        model must be the same in both runs.
+        If both runs have the same number of machines, machine k must be the same machine in both, and μ are
+        composed machine by machine. Otherwise the largest parameters of both runs are composed. If the trust models
+        differ, the result is for the trust model in which the adversary sees less. An adversary other than the default
+        of its trust model must be the same in both runs.
 
         The runs must have different seeds. Equal seeds give equal noise, which cancels in the difference of two
-        releases. Refusal is therefore raised for equal seeds. The seeds of a guarantee from a file, or of a planned
-        run, are not known. In that case, compare the seeds yourself.
+        releases. Refusal is therefore raised for equal seeds. A guarantee from a file or of a planned run does not have
+        its seed: compare such seeds yourself.
 
         The composed guarantee assumes that neither the number of runs nor their privacy parameters were chosen by
         results on the data.
@@ -330,10 +332,10 @@ class PrivacyGuarantee:
                 one (ε, δ) of a guarantee is known, None takes δ₁ + δ₂.
 
         Raises:
-            Refusal: if both runs have the same random noise, secret samples or secret participation; if unit or
-                relation differ; if the two δ differ and `delta` is not given; if the adversaries of two trust models
-                differ, and neither sees everything that the other one sees; if other adversaries differ; or if records
-                are disjoint and the unit is not one record.
+            Refusal: if both runs have the same random noise, secret samples or secret participation. Also if units or
+                relations differ, or if the two δ differ and `delta` is not given. Also if trust models differ, and
+                neither adversary sees everything that the other one sees. Also if adversaries differ that are not
+                defaults. Also if `records` is "disjoint" and the unit is not one record.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)
@@ -382,8 +384,8 @@ class PrivacyGuarantee:
     def from_json(cls, text: str) -> "PrivacyGuarantee":
         """Return the guarantee that `to_json` saved as text.
 
-        The text lists the different values of the machines' privacy parameter (μ or ε), and how many machines have each
-        value. Which machines these are is known only if the run had at most 4096 machines.
+        The text groups machines with equal privacy parameters (μ or ε). Above 4096 machines, it does not say which
+        machine is in which group.
 
         Raises:
             Refusal: if the text was not written by `to_json`.

@@ -17,8 +17,8 @@ SLACK = 1e-6  # of a number of messages that is computed in floating point
 class IntegerEvent(Event):
     """Event of a run in which machines send vectors of integers with independent integer noise.
 
-    The ε of a machine follows from the composed Rényi divergences of its messages. It also holds if a server adds
-    messages of b bits modulo 2^b, because the result is a function of their sum.
+    The ε of a machine follows from the composed Rényi divergences of its messages. This ε also holds if a server adds
+    integers of b bits modulo 2^b, because the result is a function of the integers' sum.
 
     Attributes:
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".

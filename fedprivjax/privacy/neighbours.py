@@ -21,21 +21,22 @@ MOST_OBSERVERS = 2000  # machines whose views are computed one by one
 @final
 @dataclass(frozen=True)
 class Neighbours(Adversary):
-    """Adversary that is another machine of the run, and sees its neighbours' messages on a graph.
+    """Adversary that is another machine of the run, and sees the messages of its neighbours on a graph.
 
-    It also sees all broadcasts of a server, from which it computes the sum of each round's messages. It knows its own
-    data and seeds, so its own noise does not hide other machines' messages from it. The guarantee holds against the
-    machine that learns most.
+    The adversary also sees all broadcasts of a server, and computes the sum of each round's messages from them. It
+    knows its own data and seeds, so its own noise does not hide other machines' messages from it. The guarantee holds
+    against the machine that learns most.
 
     In the example, six machines on a ring send one message each. The method `between` returns μ of Gaussian
     differential privacy of each machine against each other machine, divided by the μ of a machine whose message is seen
-    alone. The printed squares are those of machine 0. Machines 1 and 5 are its neighbours and see its message, so the
-    square is 1. Machine 2 knows the messages 1, 2 and 3, and the sum of all. It therefore knows the sum of the messages
-    0, 4 and 5. The noise variance of this sum is three times as large, so the square is 1/3.
+    alone. The printed row has the squares of these ratios for machine 0. Machines 1 and 5 see the message of machine 0,
+    so their square is 1. Machine 2 knows its own message, the messages of machines 1 and 3, and the sum of all
+    messages. It therefore knows the sum of the messages of machines 0, 4 and 5. The noise variance of this sum is three
+    times that of one message, so the square is 1/3.
 
     Attributes:
-        graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph. In an
-            experiment file also a table with `kind`, "torus" or "random".
+        graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph. An
+            experiment file may also give a table with the key `kind`, which is "torus" or "random".
 
     >>> schedule = Schedule(6, np.array([[0, 1, 2, 3, 4, 5]]))
     >>> sent = SentNoise(np.ones((1, 6)))
@@ -73,7 +74,8 @@ class Neighbours(Adversary):
             run: prepared run with this adversary, as `fedprivjax.ready` returns it.
 
         Raises:
-            Refusal: if `run` is not such a run, or if its guarantee does not follow from Gaussian noise in messages.
+            Refusal: if `run` is not a prepared run, or if its guarantee does not follow from Gaussian noise in
+                messages.
         """
         if not hasattr(run, "problem"):
             raise Refusal(f"run must be what fpj.ready returns, with its problem and plan, got {called(run)}")

@@ -21,7 +21,7 @@ class Grouped:
 
     Attributes:
         values: number of each group, float64 [groups].
-        counts: how many machines each group has, int [groups].
+        counts: number of machines in each group, int [groups].
         group: index of each machine's group, int [machines]. None if the groups were read from a file without these
             indices.
 
@@ -91,7 +91,7 @@ class Grouped:
     def as_mapping(self) -> dict[str, list]:
         """Return the groups as a mapping that JSON can store.
 
-        Above 4096 machines it does not say which machine is in which group.
+        Above 4096 machines, the mapping does not say which machine is in which group.
         """
         listed = self.group is not None and self.values.size > 1 and self.machines <= LISTED
         group = {"group": np.asarray(self.group).tolist()} if listed else {}

@@ -78,10 +78,10 @@ class Target:
         mu: parameter μ of Gaussian differential privacy (GDP). inf is non-private.
         epsilon: ε at `delta`, one number for all machines or one per machine. inf is non-private.
         noise_std: noise standard deviation, regardless of the resulting privacy. 0 is non-private.
-        delta: δ at which ε is targeted, or computed from μ. None if neither is needed.
+        delta: δ at which ε is targeted, or at which ε is computed from μ. None if no δ is needed.
 
     Raises:
-        Refusal: if not exactly one of the three is given.
+        Refusal: unless exactly one of `mu`, `epsilon` and `noise_std` is given.
 
     >>> round(Target(mu=1.0, delta=1e-5).worst_epsilon, 2)
     4.38
@@ -117,7 +117,7 @@ class Target:
     def cache_key(self) -> tuple[Any, ...]:
         """Values that identify the target: `(mu, epsilon, noise_std, delta)`.
 
-        Noise that was calibrated to a target is cached on disk. Its key in the cache contains these values.
+        The key of calibrated noise in the disk cache contains these values.
         """
         return self.mu, np.asarray(self.epsilon, float), self.noise_std, self.delta
 
@@ -160,8 +160,8 @@ class Target:
     def shared(self, ratios: Sequence[float] | None) -> "Target":
         """Return the target with a separate ε for each machine, in proportion to `ratios`.
 
-        The largest of these ε is the target's ε. The target itself is returned if `ratios` is None, or if it already
-        has an ε for each machine.
+        The largest of these ε is the target's ε. The target itself is returned if `ratios` is None, or if the target
+        already has an ε for each machine.
 
         Raises:
             Refusal: if the target is a noise standard deviation, from which no ε follows.
@@ -183,8 +183,7 @@ class Target:
     def require_one(self) -> None:
         """Raise Refusal if the target has a separate ε for each machine.
 
-        Methods that accept only one ε call this. Some of them have the setting `relative_privacy`, which gives machines
-        unequal privacy.
+        Methods that accept only one ε for all machines call this function.
         """
         if np.ndim(self.epsilon):
             several = np.array2string(np.asarray(self.epsilon, float), separator=", ", threshold=6)

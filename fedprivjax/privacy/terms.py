@@ -89,8 +89,7 @@ class Assumption:
             gradients" is the sentence "each gradient is clipped to norm {bound:.4g}". For a sentence in other words,
             use the name "stated" and put the sentence in `values`, as `{"text": "…"}`.
         values: numbers and texts that are inserted in the sentence, by the names in its braces.
-        runs: numbers, from 1, of the runs that the assumption is about, if several runs are composed. Empty for all of
-            them.
+        runs: numbers, from 1, of the composed runs that the assumption is about. Empty if it is about all runs.
 
     >>> print(Assumption("clipped gradients", {"bound": 0.5}))
     each gradient is clipped to norm 0.5
@@ -147,8 +146,8 @@ class Terms:
         assumptions: assumptions of the guarantee.
         unit: protected unit, in which neighbouring datasets differ, such as "one record of one machine".
         relation: neighbouring relation: "replace-one" (one unit is replaced) or "add-or-remove-one".
-        composed: theorem of each run, in order, if several runs are composed; otherwise empty.
-        adversary: name of the adversary with its settings; empty for the default adversary of the trust model.
+        composed: theorem of each run, in order, if several runs are composed. Otherwise empty.
+        adversary: name of the adversary with its settings. Empty for the default adversary of the trust model.
         sees: text that says what this adversary sees.
 
     >>> Terms(trust="server", theorem="Gaussian mechanism").unit

@@ -60,19 +60,19 @@ class SentNoise(NamedTuple):
 
     Attributes:
         variances: noise variance of one coordinate of each message, divided by the square of the protocol's
-            `noise_std`; float64 [rounds, per_round]. Shared noise that cancels (see `cancels`) is not included.
-        once: True if the protected unit (a record or a machine) changes only one message of the run. The privacy loss
-            of a machine is then that of its message with the least noise. False if the unit may change all messages of
-            its machine. The privacy loss is then composed over these messages. Also set it to True if the run's event
-            (`Event`) itself composes the messages, and only needs the message with the least noise.
-        covariance: None if the noise of different messages is independent. Otherwise a function
-            `covariance(machines, hidden)` that returns the covariance of one coordinate of the noise of a round's n
-            messages, divided by `noise_std` squared; [n, n]. `machines` has the index of each message's machine, int
-            [n]. `hidden` is True for messages that are sent and whose random seeds the adversary does not know, bool
-            [n]. Only the rows and columns of hidden messages are used.
+            `noise_std`; float64 [rounds, per_round]. The variances exclude shared noise that cancels (see `cancels`).
+        once: True if the protected unit (a record or a machine) changes only one message of the run. In this case, the
+            privacy loss of a machine is the one of its message with the least noise. False if the unit may change all
+            messages of its machine. In this case, the privacy loss is composed over these messages. Also set `once` to
+            True if the run's `Event` itself composes the messages, and only needs the message with the least noise.
+        covariance: None if the noise of different messages is independent. Otherwise, it is a function
+            `covariance(machines, hidden)` that returns the covariance of the noise of a round's n messages in one
+            coordinate; [n, n]. The result is divided by `noise_std` squared. `machines` has the index of each message's
+            machine, int [n]. `hidden` is True for messages that are sent and whose random seeds the adversary does not
+            know, bool [n]. Only the rows and columns of hidden messages are used.
         cancels: True if machines share noise that cancels in the sum of a round's messages, as with `Pairwise`. The
-            noise variance of the sum is then the sum of `variances`, except for an adversary who knows the seeds of
-            some of these machines, and so a part of the shared noise.
+            noise variance of the sum is then the sum of `variances`. For an adversary who knows the seeds of some
+            machines, it is the sum over the other machines.
     """
 
     variances: np.ndarray
@@ -135,11 +135,11 @@ def squares_of(
 
 
 def squares(matrix: np.ndarray | None, covariance: np.ndarray) -> np.ndarray:
-    """Return how exposed each of n messages is to an adversary who sees linear functions of them; float64 [n].
+    """Return the squared exposure of n messages to an adversary who sees linear functions of the messages; float64 [n].
 
-    For message j the result is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj` with A = `matrix`, K = `covariance` and the pseudoinverse ⁺. It is
-    inf if no noise hides the message. The square root of the result, times the sensitivity and divided by the
-    protocol's `noise_std`, is μ of Gaussian differential privacy of the message.
+    For message j, the result s_j is `(Aᵀ·(A·K·Aᵀ)⁺·A)_jj` with A = `matrix`, K = `covariance` and the pseudoinverse ⁺.
+    It is inf if no noise hides the message. The μ of Gaussian differential privacy of message j is √s_j · sensitivity /
+    `noise_std`.
 
     Args:
         matrix: A, coefficients of the functions, float64 [functions, n]. None is the identity: every message is seen.
