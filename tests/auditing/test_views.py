@@ -93,6 +93,7 @@ def test_a_trusted_server_shows_no_message():
     assert kinds(watched("server").null[0]) == {"step": 9}
 
 
+@pytest.mark.slow
 def test_the_server_steps_by_the_messages():
     """A step of SGD is the mean of its round's messages times the step size."""
     pair = worlds(PROTOCOLS["sgd"], FEDERATION, 0, delta=1e-5)

@@ -255,6 +255,7 @@ def test_an_interrupted_write_keeps_the_old_files(found, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["provenance.json", "results.nc"]
 
 
+@pytest.mark.slow
 def test_leftover_chunks_of_a_finished_folder_are_removed(found, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_datasets", lambda *_, **__: found)
     ready = ready_experiment(make())

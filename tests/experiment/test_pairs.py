@@ -153,6 +153,7 @@ def test_a_component_of_the_algorithm_is_a_table_of_its_own(folder):
     assert numbers_in(with_numbers(method, {"algorithm.server.b1": 0.1}))["algorithm.server.b1"] == 0.1
 
 
+@pytest.mark.slow
 def test_an_experiment_sweeps_the_numbers_of_both(folder, monkeypatch):
     grid = f"{MESSAGES}\ngrid = {{ algorithm.beta = [0.0, 0.9], privacy.clip = [0.05, 0.5] }}"
     (folder / "own.toml").write_text(FILE.replace("SETTINGS", grid), encoding="utf-8")

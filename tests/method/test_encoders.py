@@ -97,7 +97,7 @@ def test_the_mean_of_encoded_messages_is_the_message(encoder):
     assert bias(encoder) < 5
 
 
-@pytest.mark.parametrize("encoder", [RoundedDown(5), Unscaled(0.4)], ids=str)
+@pytest.mark.parametrize("encoder", [RoundedDown(5), pytest.param(Unscaled(0.4), marks=pytest.mark.slow)], ids=str)
 def test_a_biased_encoder_is_found(encoder):
     assert bias(encoder) > 10
 

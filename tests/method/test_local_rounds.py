@@ -186,6 +186,7 @@ def test_client_state_must_fit_an_accelerators_own_memory(monkeypatch):
         devices.require_state_room(16, 2, jax.devices()[:4])
 
 
+@pytest.mark.slow
 def test_records_that_are_all_used_are_known_before_the_program_is_compiled():
     """Batches of 3 divide 6 records, but not 7."""
     method, runs = FedAvg(local_epochs=2, batch=3, step_size=0.1), {"rounds": 3, "metrics": []}

@@ -203,6 +203,7 @@ def _of_run(options):
     return {name: value for name, value in options.items() if name != "seeds"}
 
 
+@pytest.mark.slow
 def test_two_processes_would_write_the_same_program():
     texts = {
         program_text(start.arguments, start.static)

@@ -157,6 +157,7 @@ def test_bounds_scale_as_theorems_say():
     assert mu[0] == pytest.approx(mu[1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_noise_terms_fall_with_epsilon():
     found = planner.plan(**SIZES, epsilon=[0.5, 2.0], delta=DELTA)
     for label in planned(found):

@@ -149,6 +149,7 @@ def test_no_split_of_three_messages_is_above_all_records_on_one(relation, split)
 # ---- numbers
 
 
+@pytest.mark.slow
 def test_users_of_dp_sgd_keep_the_delta():
     one = dp_sgd(**ADDED)
     for size, expected in ((2, 3.539), (4, 7.984), (8, 19.01)):

@@ -277,6 +277,7 @@ def test_a_prepared_sweep_has_the_run_of_every_point(found):
         assert one.guarantee.epsilon == every.realised(one.delta)[0]["realised_epsilon"][0, place]
 
 
+@pytest.mark.slow
 def test_clients_are_named(run, tmp_path):
     rows = fpj.datasets.table([list(range(start, 200, 20)) for start in range(20)])[0]
     data = replace(fpj.datasets.load("digits"), machine_names=tuple("abcdefghijklmnopqrst"))

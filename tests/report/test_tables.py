@@ -550,6 +550,7 @@ def test_noise_of_unequal_machines_is_the_largest_or_the_smallest():
     }
 
 
+@pytest.mark.slow
 def test_settings_that_resample_the_schedule_share_a_row():
     entry = {"name": "noisy_minibatch_sgd", "batch": 2, "clip": 1.0, "grid": {"step_size": [0.1, 0.2, 0.4]}}
     problem = {**make().problem.model_dump(exclude_none=True), "partition": {"kind": "iid"}}
