@@ -119,10 +119,10 @@ def anytime_bound(
 ) -> AnytimeBound:
     """Bound on the expected excess loss of DP-μ²-FL for any step size and any public participation schedule.
 
-    In round t of the method, each of m machines sends the increment `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is the
-    loss of one of the machine's records. The server adds the mean increment to its aggregate q_t, which also contains
-    noise, and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`. The query point x_t is the mean of the iterates w_1,
-    …, w_t with the weights 1, …, t. The output is x_T. All machines' records must have the same distribution.
+    In round t of the method, each of m machines sends the increment `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`. Here f is the loss
+    of one of the machine's records. The server adds the mean increment to its aggregate q_t, which also contains noise,
+    and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`. The query point x_t is the mean of the iterates w_1, …, w_t
+    with the weights 1, …, t. The output is x_T. All machines' records must have the same distribution.
 
     Let `e_t = σ˜·√(t/m)`, a bound on the error of q_t due to sampled records. With the symbols of the arguments, the
     bound is
@@ -140,9 +140,9 @@ def anytime_bound(
             `increment_bound`, which is at least as large.
         noise: z_t, root mean squared L2 norm of the noise in q_t; a number, or an array of shape [rounds].
         fresh: True if the noise in q_t is independent of the noise in earlier rounds. The noise is independent with a
-            trusted server. Without a trusted server, it is independent if all machines take part in every round, and
-            each message subtracts the noise of the machine's previous message. False if noise stays in q_t for several
-            rounds. The bound for False is loose if machines subtract their noise later.
+            trusted server. Without a trusted server, all machines must take part in every round, and each message must
+            subtract the noise of the machine's previous message. False if noise stays in q_t for several rounds. The
+            bound for False is loose if machines subtract their noise later.
 
     Returns:
         An `AnytimeBound`. Its `total` is the bound.

@@ -122,8 +122,8 @@ class Descent(NamedTuple):
     * `rounds`: number of rounds;
     * `step`: step size;
     * `smoothness`: smoothness of the loss, or of its Moreau envelope (a smooth lower approximation of the loss);
-    * `round_noise`: E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients, and L is the
-      Lipschitz constant of the loss;
+    * `round_noise`: E‖Z‖²/L² for the noise vector Z in one round's sum of gradients, and the Lipschitz constant L of
+      the loss;
     * `distance`: bound on the distance from the start to the minimum (root mean square for a random start);
     * `bound`: bound on the expected excess loss (`gd_bound`).
     """
@@ -199,8 +199,8 @@ def gd_scan(
 def gd_groups(users: int) -> list[int]:
     """Sizes of the disjoint groups of users for gradient descent on a strongly convex loss (`gd_phases`).
 
-    Gradient descent runs on one group after the other. On each group, it starts at the output for the previous group.
-    Users in no group are not used. For large n, at least about half of the users are in a group.
+    Gradient descent runs on one group after the other, and starts at the output for the previous group. Users in no
+    group are not used. For large n, at least about half of the users are in a group.
 
     Args:
         users: n, number of users.

@@ -61,8 +61,8 @@ def gaussian_noise_constant(
 ) -> float:
     """Noise constant C of Gaussian noise on a sum of gradients.
 
-    The constant is C = E‖Z‖²/L², where Z is the noise vector that is added to the sum, and L is the Lipschitz constant
-    of the loss. Bounds on the excess loss, such as `sgd_bound`, depend on the privacy budget only through C.
+    The constant is C = E‖Z‖²/L² for the noise vector Z in the sum, and the Lipschitz constant L of the loss. Bounds on
+    the excess loss, such as `sgd_bound`, depend on the privacy budget only through C.
 
     Args:
         epsilon: ε of all releases together.
@@ -90,9 +90,9 @@ def gaussian_noise_constant(
 def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: int | None = None) -> float:
     """Noise constant C of the paper's binomial noise on a sum of gradients behind a shuffler.
 
-    The constant is C = E‖Z‖²/L², where Z is the noise vector that is added to the sum, and L is the Lipschitz constant
-    of the loss. The error of rounding gradients to integers is not included. Each user adds q random bits to each
-    coordinate, and each bit is 1 with probability p.
+    The constant is C = E‖Z‖²/L² for the noise vector Z in the sum, and the Lipschitz constant L of the loss. The error
+    of rounding gradients to integers is not included. Each user adds q random bits to each coordinate, and each bit is
+    1 with probability p.
 
     Args:
         epsilon: ε of the privacy budget.
@@ -131,8 +131,8 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
     """Noise constant C with which the bounds of accelerated SGD hold for pan-private accelerated SGD.
 
     Pan-private means that the server's state is private at all times. To this end, the server adds Gaussian noise to a
-    mean gradient twice, with equal variance: before the batch arrives and after it. The constant is C = E‖Z‖²/L², where
-    Z is the noise vector in a batch's sum of gradients, and L is the Lipschitz constant of the loss.
+    mean gradient twice, with equal variance: before the batch arrives and after it. The constant is C = E‖Z‖²/L² for
+    the noise vector Z in a batch's sum of gradients, and the Lipschitz constant L of the loss.
 
     Args:
         epsilon: ε of the privacy budget.
@@ -167,8 +167,7 @@ def pan_private_noise_constant(epsilon: float, delta: float, dimension: int, acc
 def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) -> Any:
     """Bound on the contribution of random rounding to the noise constant of a sum of gradients.
 
-    The noise constant is C = E‖Z‖²/L², where Z is the noise vector in the sum, and L is the Lipschitz constant of the
-    loss.
+    The noise constant is C = E‖Z‖²/L² for the noise vector Z in the sum, and the Lipschitz constant L of the loss.
 
     Args:
         users: n, number of users in the sum.
@@ -195,8 +194,8 @@ def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, s
         dimension: d, number of parameters.
         levels: g, number of levels to which a coordinate is rounded.
         trials: q, number of noise bits per user and coordinate.
-        sums: number of sums to which the user contributes. It is 1 in one pass. If all users take part in every round,
-            it is the number of rounds.
+        sums: number of sums to which the user contributes. The number is 1 in one pass. If all users take part in every
+            round, the number of sums is the number of rounds.
 
     Returns:
         `d·(g + q)` times the number of sums.
@@ -223,8 +222,8 @@ def bits_per_user(
         dimension: d, number of parameters.
         levels: g, number of levels to which a coordinate is rounded.
         trials: q, number of noise bits per user and coordinate.
-        sums: s, number of sums to which the user contributes. It is 1 in one pass. If all users take part in every
-            round, it is the number of rounds.
+        sums: s, number of sums to which the user contributes. The number is 1 in one pass. If all users take part in
+            every round, the number of sums is the number of rounds.
         labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
 
     Returns:
@@ -255,8 +254,8 @@ def bits_rate(
     Moreau envelopes is not included.
 
     Args:
-        summed: b, number of users in a sum. It is the batch size for one-pass methods (Corollaries B.8–B.10), and the
-            number of all users for gradient descent (Corollary B.11).
+        summed: b, number of users in a sum. For one-pass methods (Corollaries B.8–B.10), b is the batch size. For
+            gradient descent (Corollary B.11), b is the number of all users.
         dimension: d, number of parameters.
         epsilon: ε of all sums together.
         delta: δ of all sums together.

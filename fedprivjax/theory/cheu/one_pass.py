@@ -88,14 +88,14 @@ def sgd_best_per_round(noise: ArrayLike) -> Any:
     The bound is on the expected excess loss (`sgd_bound`). The result is a real number.
 
     Args:
-        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients, and L is the
-            Lipschitz constant of the loss.
+        noise: C = E‖Z‖²/L² for the noise vector Z in a round's sum of gradients, and the Lipschitz constant L of the
+            loss.
 
     Returns:
         `√C`.
 
-    Source: derived here, by minimising `sgd_bound`. For d parameters and (ε, δ)-DP, it has the order of the paper's
-    number, √d·ln(d/δ)/ε.
+    Source: derived here, by minimising `sgd_bound`. For d parameters and (ε, δ)-DP, the result has the order of the
+    paper's number, √d·ln(d/δ)/ε.
 
     >>> sgd_best_per_round(841.0)
     29.0
@@ -136,12 +136,12 @@ def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
     """Number of phases that suffice for accelerated SGD in phases (`strong_phases`).
 
     Every phase lowers the bound on the excess loss, down to a limit that no number of phases can pass. If the bound is
-    q times this limit before a phase, it is about q^s times the limit after the phase, where s is `shrinking`. If q = n
-    before the first phase, q is at most 2 after the returned number of phases.
+    q times this limit before a phase, the bound is about q^s times the limit after the phase. Here s is `shrinking`. If
+    q = n before the first phase, q is at most 2 after the returned number of phases.
 
     Args:
         users: n, number of users.
-        shrinking: s. It is 3/5 for smooth losses, and 1/2 for other losses, whose Moreau envelopes are smooth.
+        shrinking: s, which is 3/5 for smooth losses, and 1/2 for Moreau envelopes of other losses.
 
     Returns:
         `⌈ln log₂ n / ln(1/s)⌉`, at least 1. For s = 1/2, this is `⌈log₂ log₂ n⌉`.
@@ -195,7 +195,7 @@ def strong_phases(
             the batch size, give a function from the batch size to C.
         smoothness: smoothness of the loss, or None for Moreau envelopes.
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
-        per_round: one batch size for all phases, such as `strong_per_round`; a sequence with one batch size per phase;
+        per_round: batch size for all phases, such as `strong_per_round`. Give a sequence for one batch size per phase,
             or None for the best batch size of each phase.
         sampling: True if bounds include the sampling error of a round's mean gradient. False omits this error. Bounds
             are then due to optimisation and to noise only.

@@ -270,8 +270,8 @@ def nonsmooth_accelerated_rounds(
 
         R ≥ max{√(M˜/(dξ˜)), 1/(dξ˜K)}
 
-    After these rounds, the excess empirical loss is of the order `LD√(dξ˜/M˜)`, for the Lipschitz constant L and the
-    distance D from the start to the optimum (`empirical_rate`).
+    After these rounds, the excess empirical loss is of the order `LD√(dξ˜/M˜)` (`empirical_rate`). Here L is the
+    Lipschitz constant, and D is the distance from the start to the optimum.
 
     Args:
         problem: constants M˜ (machines in a round) and d (parameters).

@@ -107,7 +107,7 @@ def shuffled_machines(
         machines: N, number of all machines.
         records: n, number of records of a machine.
         printed: True omits the factor `e^{ε_r} + 1` from the formula of δ_r below. The printed theorem omits this
-            factor, but the proof (Lemma F.6) needs it.
+            factor, but the proof (Lemma F.6) needs the factor.
 
     Returns:
         The privacy (ε_r, δ_r) with shuffling, where ε and δ are the arguments:

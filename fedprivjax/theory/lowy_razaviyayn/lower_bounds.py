@@ -87,8 +87,8 @@ def central_lower_bound(
 
     Returns:
         `φD/√(Nn) + LD·min{1, √d/(εnN)}` for a convex loss, and `φ²/(μnN) + LD·min{1, d/(εnN)²}` for a strongly convex
-        loss. The theorem for a strongly convex loss is for L near μD. It has the factor L²/μ, which equals LD at L =
-        μD.
+        loss. The theorem for a strongly convex loss is for L near μD. The theorem has the factor L²/μ, which equals LD
+        at L = μD.
 
     Raises:
         Refusal: unless δ < 1/(nN), φ ≤ L and μD ≤ L, the hypotheses of the theorems.

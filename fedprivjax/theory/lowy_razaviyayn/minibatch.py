@@ -122,8 +122,8 @@ def population_variance(
     A random number m of all N machines takes part in a round. Let `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`.
 
     Args:
-        deviation: φ_i, bound on the standard deviation of the gradient of a record of machine i (L2 norm over
-            coordinates), as an array or one number for all machines.
+        deviation: φ_i, bound on the standard deviation of a record's gradient at machine i (L2 norm over coordinates).
+            Give an array, or one number for all machines.
         batch: K, number of records in a batch; the smallest number if machines differ.
         noise_std: σ_i, standard deviation of machine i's noise per coordinate, as an array or one number for all
             machines.
@@ -176,7 +176,7 @@ def empirical_variance(
             machines.
         dimension: d, number of parameters.
         pmf: probabilities of m = 1, 2, …, N.
-        diversity: υ², mean squared distance of the machines' gradients to their mean. The paper omits it (0), which is
+        diversity: υ², mean squared distance of the machines' gradients to their mean. The paper sets υ² to 0, which is
             correct only if all machines take part in every round or have equal gradients.
         total_records: None, or the number n of all machines' records. If M·K ≥ n, `sampling` is set to 0, as in the
             paper. The value 0 is wrong for sampling with replacement.
@@ -210,9 +210,9 @@ def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, c
         problem: constants M (machines in a round), d (parameters) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         noise_std: σ, standard deviation of a machine's noise per coordinate.
-        clients: variance that the random choice of M machines causes in a round's mean gradient at the optimum, for
-            example 1/M times the result of `client_variance`. This variance is 0 if all machines are identical, or if
-            all machines take part.
+        clients: variance of a round's mean gradient at the optimum that is due to the random choice of M machines. An
+            example is `client_variance` divided by M. This variance is 0 if all machines are identical, or if all
+            machines take part.
 
     Returns:
         A `Variance` with `sampling = 4L²/(MK)`, the given `clients`, and `noise = dσ²/M`.

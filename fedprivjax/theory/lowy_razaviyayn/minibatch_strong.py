@@ -20,8 +20,8 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
     """Step size of a method whose errors obey a recursion, such as SGD on a strongly convex loss.
 
     In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is
-    the expected squared distance to the optimum, s_t is the expected excess loss, `a` is the strong convexity, and b is
-    1. `recursion_bound` bounds a mean of the s_t.
+    the expected squared distance to the optimum, and s_t is the expected excess loss. Moreover, `a` is the strong
+    convexity, and b is 1. `recursion_bound` bounds a mean of the s_t.
 
     Args:
         contraction: `a` in the recursion. A step multiplies the error by 1 − aη.
@@ -48,9 +48,9 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
     """Bound on the mean excess loss of a method whose errors obey a recursion.
 
-    An example is SGD on a strongly convex loss. In each round t, the recursion is
-    `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is the expected squared distance to
-    the optimum, s_t is the expected excess loss, `a` is the strong convexity, and b is 1.
+    An example is SGD on a strongly convex loss. In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t +
+    cη²`, where η is the step size. For SGD, r_t is the expected squared distance to the optimum, and s_t is the
+    expected excess loss. Moreover, `a` is the strong convexity, and b is 1.
 
     Args:
         contraction: `a` in the recursion.
@@ -60,8 +60,8 @@ def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLik
         step: η, any step size below 1/a.
 
     Returns:
-        `a·r_0/((1 − aη)^{−T} − 1) + cη`. This is an upper bound on b·s̄, where s̄ is the mean of s_0, …, s_{T−1} with
-        the weights `averaging_weights`, which grow with t.
+        `a·r_0/((1 − aη)^{−T} − 1) + cη`. The result is an upper bound on b·s̄, where s̄ is the mean of s_0, …, s_{T−1}
+        with the weights `averaging_weights`.
 
     Raises:
         Refusal: unless contraction·step is below 1.

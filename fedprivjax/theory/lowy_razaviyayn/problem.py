@@ -164,9 +164,8 @@ class Effective(NamedTuple):
 
     Attributes:
         per_round: number of machines in a round.
-        value: one value for all machines, of the kind that was given to `average_or_max`: a noise variance, a squared
-            standard deviation of records' gradients, or a privacy load (a number to which the noise variance is
-            proportional).
+        value: one value for all machines: a noise variance, a squared standard deviation of records' gradients, or a
+            privacy load. The noise variance is proportional to the privacy load.
     """
 
     per_round: float
@@ -222,9 +221,9 @@ def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
 def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
     """Number of machines and common value that a bound uses if machines have different values.
 
-    The values are, for example, the variances of the machines' noise. For a random number m of machines in a round, the
-    bound contains the expectation of ā_m/m, where ā_m is the mean of the m largest values (`top_averages`). The result
-    is from the smaller of two upper bounds on this expectation.
+    The values are, for example, the variances of the machines' noise. Let m be the random number of machines in a
+    round, and let ā_m be the mean of the m largest values (`top_averages`). The bound contains the expectation of
+    ā_m/m. The result is from the smaller of two upper bounds on this expectation.
 
     Args:
         values: noise variances, squared standard deviations of records' gradients, or privacy loads (`privacy_load`).

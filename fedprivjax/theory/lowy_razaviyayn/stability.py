@@ -12,8 +12,7 @@ from fedprivjax.theory.lowy_razaviyayn.problem import ProblemConstants
 def uniform_stability(problem: ProblemConstants, *, step: ArrayLike, rounds: int) -> Any:
     """Bound on the difference of population and empirical loss after minibatch SGD on a convex loss.
 
-    The bound is loose if only some machines take part in a round, because it has M in place of the number of all
-    machines.
+    If only some machines take part in a round, the bound is loose, because M replaces the number of all machines.
 
     Args:
         problem: constants n (records of a machine), M (machines in a round) and L (Lipschitz constant).

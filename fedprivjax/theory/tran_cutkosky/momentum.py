@@ -125,8 +125,8 @@ def momentum_noise_norm(
         rounds: T, number of rounds.
         alpha: α, weight of a new gradient in the momentum.
         noise_multiplier: σ, from `momentum_multiplier`.
-        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch); not used
-            by "paper".
+        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch). The form
+            "paper" ignores it.
         form: "counted" for bounds that are computed from the tree, or "paper" for the bounds of the paper.
 
     Returns:
@@ -165,8 +165,8 @@ def momentum_bound(
 
     Args:
         problem: constants N (records), G (Lipschitz constant) and L (smoothness).
-        settings: T rounds, at least N; the weight α of a new gradient in the momentum, in [1/N, 1]; and the length η of
-            a step.
+        settings: T rounds (at least N), weight α of a new gradient in the momentum (in [1/N, 1]), and length η of a
+            step.
         gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
         noise: expected norm of the noise in the momentum, averaged over rounds. For d parameters, give √d times the
             root mean square of the noise in a coordinate. Or give the bound `momentum_noise_norm`.
@@ -180,7 +180,7 @@ def momentum_bound(
         * `noise`: 3 times the argument `noise`;
         * `start`: `3G(1−α)/(αT)`, because the momentum starts at 0.
 
-    Source: Tran & Cutkosky 2022, Lemmas 5 and 11. The constants are those of the lemmas. Theorem 6 prints others.
+    Source: Tran & Cutkosky 2022, Lemmas 5 and 11. The constants are from the lemmas. Theorem 6 prints other constants.
 
     >>> problem = ProblemConstants(records=100, dimension=10, lipschitz=1.0, smoothness=0.1)
     >>> settings = MomentumSettings(rounds=10_000, alpha=0.01, step_size=1e-3)

@@ -90,9 +90,9 @@ def momentum_epsilon(
     and Algorithm 2 releases three. The number of groups is k.
 
     Args:
-        noise_multiplier: σ. The noise of a sum must have a standard deviation of at least `σ·√V` times the sensitivity
-            of the sum, where V is the largest number of sums of the same group that contain one record. Each group is
-            then 1/σ-GDP (Gaussian differential privacy), and all groups together are √k/σ-GDP.
+        noise_multiplier: σ. Let V be the largest number of sums of one group that contain one record. The noise of a
+            sum in this group must have a standard deviation of at least `σ·√V` times the sensitivity of the sum. Each
+            group is then 1/σ-GDP (Gaussian differential privacy), and all groups together are √k/σ-GDP.
         delta: δ for which ε is computed.
         form: "exact" for the smallest ε of √k/σ-GDP, or "renyi" for a larger ε from Rényi divergences.
         algorithm: "tree" for Algorithm 1 (k = 1), or "reduced" for Algorithm 2 (k = 3).
@@ -116,14 +116,14 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
     """Noise multiplier σ at which private momentum (Algorithm 1 or 2) is (ε, δ)-DP.
 
     Private momentum releases noisy sums of gradients over successive rounds. Algorithm 1 releases one group of sums,
-    and Algorithm 2 releases three. The noise of a sum must have a standard deviation of at least `σ·√V` times the
-    sensitivity of the sum, where V is the largest number of sums of the same group that contain one record.
+    and Algorithm 2 releases three. Let V be the largest number of sums of one group that contain one record. The noise
+    of a sum in this group must have a standard deviation of at least `σ·√V` times the sensitivity of the sum.
 
     Args:
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
-        form: "exact" or "renyi" for the smallest σ at which `momentum_epsilon` with the same form is at most ε, or
-            "paper" for the paper's σ.
+        form: "exact" or "renyi" for the smallest σ whose `momentum_epsilon` with the same form is at most ε. "paper" is
+            for the paper's σ.
         algorithm: "tree" for Algorithm 1 (k = 1 group), or "reduced" for Algorithm 2 (k = 3 groups).
 
     Returns:
@@ -242,8 +242,8 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
     Args:
         problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).
         step_size: η, length of a step.
-        form: "corrected" for bounds that hold for sums over any number of rounds, "short" for smaller bounds that hold
-            for sums over at most N rounds, or "paper" for the paper's numbers.
+        form: "corrected" gives bounds for sums over any number of rounds. "short" gives smaller bounds, which hold for
+            sums over at most N rounds. "paper" gives the paper's numbers.
 
     Returns:
         The bounds for anchors, differences and residuals depend on the form.
@@ -275,8 +275,8 @@ def residual_sensitivity(
 ) -> float:
     """Sensitivity to replacing one record, for a sum of residuals in reduced-noise momentum (Algorithm 2).
 
-    The residual of round t is the gradient of the round's record at the current iterate, minus the gradient of the same
-    record at the epoch's first iterate. The sum is over the rounds t = y, …, z, and round t has the weight (1−α)^{z−t}.
+    Let g be the gradient of the record of round t. The residual of the round is g at the current iterate, minus g at
+    the epoch's first iterate. The sum is over the rounds t = y, …, z, and round t has the weight (1−α)^{z−t}.
 
     All epochs must have the same order, so that a record has the same position p = 0, …, N − 1 in every epoch. When the
     record is used, the current iterate is p steps of length η after the epoch's first iterate. The residual's norm

@@ -222,7 +222,7 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
         Two bounds, `early` and `late`. A sum is early if its last round is in the first two epochs. Otherwise, it is
         late.
 
-        * `early` bounds the number of early sums of the first two trees together that contain one record. It is
+        * `early` bounds the number of early sums of the first two trees together that contain one record. `early` is
           `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
         * `late = 4(T/N)·log₂N` bounds the number of late sums of the first two trees together that contain one record.
           It also bounds the number of sums of the third tree that contain one record, early or late.
@@ -259,7 +259,8 @@ def node_sensitivity(
 
         * for "cyclic": `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, which is at most 1.59;
         * for "reshuffled": `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e = 0, 1, … that have rounds from y to z,
-          at most 2.59. A record has this weight if it is used in round z and last in every earlier epoch.
+          at most 2.59. A record has this total weight if it is used in round z and is the last record in every earlier
+          epoch.
 
     Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, with ⌈(z−y+1)/N⌉ for ⌈(z−y)/N⌉. "reshuffled": derived here.
 

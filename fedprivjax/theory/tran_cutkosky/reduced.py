@@ -23,10 +23,10 @@ class ReducedSettings(NamedTuple):
     * `alpha`: weight of a new gradient in the momentum;
     * `step_size`: length of a step;
     * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds. The anchor of an epoch is its first iterate. In round t, the
-      method needs a private sum S_t of the anchor gradients of the last N rounds: each is a gradient at the anchor of
-      its round's epoch. From round 2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is a new noisy
-      sum of these anchor gradients, and D_t is a noisy sum of their changes since the previous epoch. Without noise,
-      S_t is the same for every γ.
+      method needs a private sum S_t of the anchor gradients of the last N rounds. An anchor gradient is a gradient at
+      the anchor of its round's epoch. From round 2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is
+      a new noisy sum of these anchor gradients, and D_t is a noisy sum of their changes since the previous epoch.
+      Without noise, S_t is the same for every γ.
     """
 
     rounds: Any
@@ -101,12 +101,12 @@ def reduced_noise_norm(
 
     In round t, the method needs a private sum S_t of the anchor gradients of the last N rounds (one epoch). From round
     2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`, with the reset rate γ. Here A_t is a new noisy sum of
-    these anchor gradients, and D_t is the noisy sum of the differences of the same N rounds.
+    these anchor gradients. D_t is the noisy sum of the differences of the same N rounds.
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant), N (records, at least 2) and L (smoothness).
-        settings: T rounds, weight α of a new gradient in the momentum, at least 1/N, step length η, and reset rate γ in
-            (0, 1/2].
+        settings: T rounds, weight α of a new gradient in the momentum (at least 1/N), step length η, and reset rate γ
+            (in (0, 1/2]).
         noise_multiplier: σ, from `momentum_multiplier` with the algorithm "reduced".
         form: "corrected", or "paper" for the bound of the paper.
 
@@ -163,8 +163,8 @@ def reduced_bound(
 
     Args:
         problem: constants N (records), G (Lipschitz constant) and L (smoothness).
-        settings: T rounds, at least N; the weight α of a new gradient in the momentum, in [1/N, 1]; the length η of a
-            step; and the reset rate in (0, 1/2]. Only the noise depends on the reset rate.
+        settings: T rounds (at least N), weight α of a new gradient in the momentum (in [1/N, 1]), length η of a step,
+            and reset rate (in (0, 1/2]). Only the noise depends on the reset rate.
         gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
         noise: expected norm of the noise in the momentum, averaged over rounds. For d parameters, give √d times the
             root mean square of the noise in a coordinate. Or give the bound `reduced_noise_norm`, which is much larger.
