@@ -182,7 +182,7 @@ class Pooling(FeatureMap):
     therefore divides the norm of an image by at least `size`.
 
     Attributes:
-        size: side of a square in pixels. Both sides of an image must be multiples of it.
+        size: side of a square in pixels. Both sides of an image must be multiples of `size`.
 
     >>> import numpy as np
     >>> Pooling(2)(np.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()

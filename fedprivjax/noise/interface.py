@@ -49,7 +49,7 @@ class Mechanism(Decorated):
 
     @property
     def may_pass_end(self) -> bool:
-        """True if `draw` may be called for rounds after the end of the run, whose noise is then discarded.
+        """True if `draw` may be called for rounds after the end of the run. The noise of such rounds is discarded.
 
         A run calls `draw` for several successive rounds (a block) at a time. The last block of a run would often be
         shorter than the others. If the value is True, the last block may go past the end of the run and have the length

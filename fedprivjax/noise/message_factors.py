@@ -107,8 +107,8 @@ class Optimal(SumFactor):
 
     For example, let half of 100 machines send in each of 1200 rounds. In the averages that DP-μ²-FL reports, the root
     mean square of the noise over rounds is about 12% smaller than with `Toeplitz(0.7)`. If a quarter of the machines
-    send in each round, and their availability follows a daily cycle, it is about 13% smaller. The cycle is
-    `Weighted.diurnal`, with peaks spread over the day.
+    send in each round, and their availability follows a daily cycle, the root mean square is about 13% smaller. The
+    cycle is `Weighted.diurnal`, with peaks spread over the day.
 
     Attributes:
         iterations: largest number of iterations of the optimisation, which starts from `Toeplitz(0.7)`. After 30, the

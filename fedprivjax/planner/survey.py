@@ -53,7 +53,7 @@ def plan(
     see less.
 
     Args:
-        epsilon: target ε at `delta`, one value or several. The noise is calibrated to it.
+        epsilon: target ε at `delta`, one value or several. The noise is calibrated to ε.
         protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", names of
             algorithms are allowed, too. None compares all.
         pilot: True, or a `Pilot` with its settings, to run every method on synthetic data, too. The data have the
@@ -68,8 +68,9 @@ def plan(
             * `samples`: number n of records of each machine.
             * `dimension`: number d of parameters.
             * `delta`: δ of the guarantee.
-            * `trust`: trust model: "none" (the adversary sees all messages), "shuffler" (messages without their
-              senders), "server" (only what the server sends), or "pan-private" (also the server's memory, once).
+            * `trust`: trust model, by what the adversary sees: "none" (all messages), "shuffler" (messages without
+              their senders), "server" (what the server sends), or "pan-private" (what the server sends, and once the
+              server's memory).
             * `unit`: protected unit, "record", or "machine" for methods that clip a machine's whole update.
             * `lipschitz`: bound G on the gradient norm of one record's loss.
             * `smoothness`: smoothness constant L of one record's loss.

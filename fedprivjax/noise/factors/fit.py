@@ -73,7 +73,7 @@ def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
     At a fixed privacy level, σ² is proportional to e. The noise variance σ²·v is therefore proportional to v·e.
 
     The result is float64 [rounds, rounds], with F(1, 1) = 1, and is cached on disk. Its product v·e is at most the
-    product of `start`.
+    product for `start`.
 
     Args:
         start: initial F, lower triangular, shape [rounds, rounds].

@@ -73,7 +73,8 @@ class Correlated(NamedTuple):
         """Return the noise to add to the momentum in this round: `now − (1 − alpha)·before`.
 
         The momentum of the round before contains the noise `before`. The new momentum is 1 − `alpha` times this
-        momentum, plus the returned noise, plus `alpha` times the gradient. It therefore contains the noise `now`.
+        momentum, plus the returned noise, plus `alpha` times the gradient. The new momentum therefore contains the
+        noise `now`.
 
         Args:
             alpha: weight of the gradient in the momentum, in (0, 1].
@@ -159,15 +160,15 @@ class Factor:
         """Return the state after one more round. Its field `last` holds the noise of this round's momentum.
 
         The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. The vector x_s depends on the data of round s.
-        Let A be the matrix for which A·x are the momenta of all rounds. For `noise_std` = 1, their noise is A·F⁻¹ξ,
-        with the standard normals ξ_1, ξ_2, … of the rounds and the factor's matrix F for this α. The function `matrix`
-        returns F for α = 0. For some factors, such as trees, F depends on α.
+        Let A be the matrix for which A·x are the momenta of all rounds. For `noise_std` = 1, the noise of the momenta
+        is A·F⁻¹ξ, with the standard normals ξ_1, ξ_2, … of the rounds and the factor's matrix F for this α. The
+        function `matrix` returns F for α = 0. For some factors, such as trees, F depends on α.
 
         Args:
             path: state after the round before.
             normal: standard normals of the round, shape [d] for d parameters.
             alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
-            epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
+            epoch: number of rounds per epoch. None if the factor's noise does not depend on epochs.
         """
         raise Undefined(f"{type(self).__name__} must define step(path, normal, alpha, epoch)")
 
@@ -187,7 +188,7 @@ class Factor:
             uses: which rounds use which record, with which weight.
             rounds: number of rounds of the run.
             alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
-            epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
+            epoch: number of rounds per epoch. None if the factor's noise does not depend on epochs.
         """
         raise Undefined(f"{type(self).__name__} must define squares(uses, rounds, alpha, epoch)")
 
@@ -202,7 +203,8 @@ class Factor:
         release, the method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
 
         Each entry of F·x + ξ is one release. The sensitivity of a release is the largest L2 norm by which the record
-        can change it. The squares of all sensitivities must sum to the record's entry in the result of `squares`.
+        can change the release. The squares of all sensitivities must sum to the record's entry in the result of
+        `squares`.
 
         The default returns only one number, shape [1]. It is the largest L2 norm by which the record can change all of
         F·x, which then counts as a single release.
@@ -212,7 +214,7 @@ class Factor:
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
             alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
-            epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
+            epoch: number of rounds per epoch. None if the factor's noise does not depend on epochs.
         """
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))
 
@@ -225,7 +227,7 @@ class Factor:
         Args:
             rounds: number of rounds of the run.
             alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
-            epoch: number of rounds per epoch. None if the factor's noise does not depend on it.
+            epoch: number of rounds per epoch. None if the factor's noise does not depend on epochs.
         """
         raise Undefined(f"{type(self).__name__} must define variances(rounds, alpha, epoch)")
 
@@ -266,10 +268,10 @@ class Factor:
     def releases(self, schedule: Schedule, machine: int) -> np.ndarray:
         """Return the relative noise of each release that one machine changes; shape [releases].
 
-        The releases are those of `contributions`: the entries of F·x + ξ, or all of F·x + ξ as a single release. Here
-        x_t is the sum of the messages of round t. Let Δ be the largest L2 norm by which the machine can change a
-        release with messages of norm at most 1. The relative noise of the release is 1/Δ times the standard deviation
-        of its noise, for `noise_std` = 1.
+        `contributions` defines the releases: the entries of F·x + ξ, or all of F·x + ξ as a single release. Here x_t is
+        the sum of the messages of round t. Let Δ be the largest L2 norm by which the machine can change a release with
+        messages of norm at most 1. The relative noise of the release is 1/Δ times the standard deviation of its noise,
+        for `noise_std` = 1.
 
         Args:
             schedule: participation schedule: which machines take part in each round.

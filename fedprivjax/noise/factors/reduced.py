@@ -73,7 +73,7 @@ class Normals(NamedTuple):
             most `slots` nodes of a tree. Unused slots are 0.
         age: number of rounds since the last round of each used node, int [slots]. It is the same in both trees.
         later: True for nodes whose last round is after round 2N, bool [slots].
-        residual: normals of the new node of the third tree, whose last round is this round; shape [d].
+        residual: normals of the third tree's new node, shape [d].
     """
 
     nodes: Any
@@ -111,7 +111,7 @@ class ReducedTrees:
     The gradient of round t is a_t + r_t, with
 
     * a_t, the gradient at the anchor of the epoch;
-    * d_t = a_t − a_{t−N}, the difference of this gradient and the one at the previous anchor, for the same records;
+    * d_t = a_t − a_{t−N}, the change of this gradient since the previous anchor, for the same records;
     * r_t, the residual: the gradient at the current iterate minus a_t.
 
     The momentum is a weighted sum of gradients over rounds, computed from noisy sums of a and r. Each of the sequences
