@@ -65,10 +65,10 @@ def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
     The runs of a configuration differ in their seeds, and so in their schedules. The result is the weakest of their
     guarantees, so it holds for each of them.
 
-    With `common_noise`, the default of a sweep, configurations have equal noise for equal seeds. In this case,
     `PrivacyGuarantee.then` raises Refusal if the result is combined with the guarantee of another configuration, or of
-    another run with a seed of this dataset. Without `common_noise`, `then` raises Refusal if participation or samples
-    of records are secret. The reason is that secret choices are equal for equal seeds, too.
+    another run or sweep, with a seed of this dataset. With `common_noise`, the default of a sweep, configurations have
+    equal noise for equal seeds. Without it, the first configurations of two sweeps have equal noise for equal seeds,
+    and so have the second ones, and so on.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
@@ -86,12 +86,14 @@ def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
 
 
 def _streams(dataset: xr.Dataset, found: PrivacyGuarantee) -> Streams:
-    """Return the random streams of a dataset's seeds, without the noise if each configuration has its own."""
+    """Return the random streams of a dataset's seeds.
+
+    If configurations have their own noise, it follows from the seed and from the place of the configuration in the
+    grid, so that another sweep has the same.
+    """
     assumed = {one.name for one in found.assumptions}
     hidden = "secret participation" in assumed
     secret = {NOISE: True, SAMPLES: hidden or "secret samples" in assumed, PARTICIPATION: hidden}
-    if not str(dataset.attrs.get("noise")).endswith(DO_NOT_COMPOSE):
-        del secret[NOISE]
     seeds, trials = (np.ravel(dataset.coords.get(axis, [])).tolist() for axis in ("seed", TRIAL))
     own = [(seed, *trials) for seed in seeds] if trials else seeds  # a trial has its own streams
     used = {(name, seed) for name in secret for seed in own}

@@ -21,6 +21,7 @@ from fedprivjax import (
     guarantee_of,
     linear_problem,
     ready,
+    sweep,
 )
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.plan.participation import PoissonCohorts
@@ -94,16 +95,29 @@ def test_secret_participation_is_not_that_of_another_run():
 
 @pytest.mark.parametrize("noise", ["shared by all, whose guarantees do not compose", "sampled independently for each"])
 def test_configurations_of_a_sweep_have_the_streams_of_its_seeds(stated, noise):
-    """Secret samples are shared although each configuration has noise of its own."""
+    """Secret samples and noise are those of other sweeps, although each configuration may have noise of its own."""
 
     def cell(found, **seeds):
         return guarantee_of(xr.Dataset({"guarantee": found.to_json()}, seeds, {"noise": noise}))
 
     poisson = guarantee(NoisyMinibatchSGD(noise_std=1.0, clip=1.0, sampler="poisson", batch=2))
     streams = [cell(stated, seed=[1, 2]), cell(stated, seed=2), cell(stated, seed=2, trial=0), cell(stated)]
-    shared = ["noise"] if "shared" in noise else []
-    assert [streams[0].streams.shared(one.streams) for one in streams] == [shared, shared, [], []]
-    assert cell(poisson, seed=2).streams.shared(streams[1].streams) == [*shared, "secret samples"]
+    assert [streams[0].streams.shared(one.streams) for one in streams] == [["noise"], ["noise"], [], []]
+    assert cell(poisson, seed=2).streams.shared(streams[1].streams) == ["noise", "secret samples"]
+
+
+def test_two_sweeps_whose_configurations_have_own_noise_are_not_composed():
+    """Both have the same noise at the same place of their grids. The stated μ was 2.24, and the difference has none."""
+    method = FedAvg(unit="machine", update_clip=1.0, local_steps=1, sampler="full", step_size=0.0001)
+    options = {"over": {"noise_std": [1.0, 2.0]}, "seeds": [SEED], "rounds": 1, "metrics": (), "common_noise": False}
+    options |= {"keep": ["params"]}
+    one, other = (
+        sweep(method.replace(update_clip=clip), PROBLEM, Full(2), **options).sel(noise_std=1.0) for clip in (1.0, 2.0)
+    )
+    np.testing.assert_allclose(one["params"], other["params"], atol=1e-3)
+    assert np.abs(one["params"]).min() > 0.01  # it is noise
+    with pytest.raises(Refusal, match="must have noise of its own, got the noise of this run"):
+        guarantee_of(one).then(guarantee_of(other))
 
 
 def test_conversions_and_compositions_keep_the_streams(stated):
