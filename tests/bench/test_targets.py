@@ -65,6 +65,7 @@ def require_same(ours, theirs, start, rtol=1e-4, atol=1e-6, moved=1e-4):
     assert max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), ours, start))) > moved
 
 
+@pytest.mark.slow
 def test_the_round_of_dp_mu2_by_hand_is_the_engines(monkeypatch):
     monkeypatch.setattr(fedavg, "SIDE", 5)
     for name, value in {"MACHINES": 6, "COHORT": 3, "HIDDEN": (4,), "CLIP": 0.5}.items():

@@ -41,7 +41,6 @@ CASES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sparing(list(CASES), ["optimiser"]))
 def test_a_seed_gives_the_recorded_run(name):
     protocol, participation, rounds, params = CASES[name]

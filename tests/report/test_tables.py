@@ -604,6 +604,7 @@ def test_a_slope_is_shown_with_its_interval_and_not_in_the_metrics_unit(best):
     assert make(**more, expected=[{**entry, "cells": [{"at": {"per_round": 2}, "value": -0.5}]}])
 
 
+@pytest.mark.slow
 def test_a_guarantee_table_shows_both_relations_where_both_exist():
     client = {"name": "fedavg", "unit": "machine", "update_clip": 0.5, "local_epochs": 1, "step_size": 0.1, "batch": 2}
     record = {"name": "noisy_minibatch_sgd", "epsilon": 2.0, "batch": 2, "step_size": 0.1, "clip": 1.0}
