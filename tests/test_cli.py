@@ -897,7 +897,9 @@ def test_list_with_a_name_prints_its_settings(call):
 
 def test_defaults_of_listed_settings(call):
     lines = [" ".join(line.split()) for line in call("list", "fedavg")[1].splitlines()]
-    assert any(line.startswith('trust text unset "none" or "server". Default: "server" with') for line in lines)
+    assert any(
+        line.startswith('trust text unset "server" if a trusted server adds the noise, or "none"') for line in lines
+    )
     assert any(line.startswith("local text or ServerOptimizer unset optimiser") for line in lines)
     lines = [" ".join(line.split()) for line in call("list", "dirichlet")[1].splitlines()]
     assert any(line.startswith("alpha number unset concentration") for line in lines)

@@ -53,7 +53,7 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             results state a valid ε. If `noise_std` is given, the rule only determines the ratios between machines'
             noises.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
-            a machine with n_i records, and None for the run's δ.
+            a machine with n_i records. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
             largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
             machines the target ε.

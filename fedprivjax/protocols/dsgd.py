@@ -52,7 +52,7 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
-            a machine with n_i records, and None for the run's δ.
+            a machine with n_i records. Default: the run's δ.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
             the run's participation schedule.

@@ -286,7 +286,7 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
-            a machine with n_i records, and None for the run's δ.
+            a machine with n_i records. Default: the run's δ.
         trust: "none", or "shuffler". A shuffler hides who sent which message of a round, so that less noise is enough.
             A message then has one record, machines must be identical, and their number per round must be fixed.
         window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean above.
