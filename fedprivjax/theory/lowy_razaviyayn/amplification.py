@@ -76,8 +76,11 @@ def hybrid_target(*, epsilon: float, delta: float, records: int) -> Privacy:
 def compositionality(*, round_epsilons: Sequence[float], epsilon: float) -> float:
     """Root sum of squares of the rounds' ε, divided by the ε of the whole run.
 
-    The paper calls an algorithm C-compositional if this ratio is at most C. The bound `local_x: round_epsilons: ε_r of
-        each round r.
+    The paper calls an algorithm C-compositional if this ratio is at most C. The lower bound for algorithms without a
+    trusted server (`local_lower_bound`) depends on C.
+
+    Args:
+        round_epsilons: ε_r of each round r.
         epsilon: ε of the whole run.
 
     Returns:
