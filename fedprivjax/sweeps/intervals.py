@@ -28,8 +28,8 @@ def mean_interval(
 ) -> tuple[xr.DataArray, xr.DataArray]:
     """Return the mean of a metric over seeds, and the half-width of its Student-t confidence interval.
 
-    The half-width is NaN for one seed. A diverged run makes both NaN, because the mean of the other runs would be too
-    optimistic. Both have the dimensions of `values` without `seed` and `iterate`.
+    The half-width is NaN for one seed. If a run diverged, mean and half-width are NaN, because the mean of the other
+    runs would be too optimistic. Mean and half-width have the dimensions of `values` without `seed` and `iterate`.
 
     Args:
         values: values of the metric, with a dimension `seed`.

@@ -62,13 +62,13 @@ def sweep_dataset(
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
     """Return the privacy guarantee of one configuration (combination of swept settings) of a sweep.
 
-    The runs of a configuration differ in their seeds, and so in their schedules. The result is the weakest of their
-    guarantees, so it holds for each of them.
+    The runs of a configuration differ in their seeds, and therefore in their participation schedules. The result is the
+    weakest guarantee of these runs, so it holds for each run.
 
-    `PrivacyGuarantee.then` raises Refusal if the result is combined with the guarantee of another configuration, or of
-    another run or sweep, with a seed of this dataset. With `common_noise`, the default of a sweep, configurations have
-    equal noise for equal seeds. Without it, the first configurations of two sweeps have equal noise for equal seeds,
-    and so have the second ones, and so on.
+    `PrivacyGuarantee.then` raises Refusal if the result is combined with another guarantee for a seed of this dataset.
+    The other guarantee may be of another configuration, run or sweep. With `common_noise`, the default of a sweep,
+    configurations have equal noise for equal seeds. Without `common_noise`, configurations at the same place in the
+    grids of two sweeps have equal noise for equal seeds.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
@@ -197,11 +197,11 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the mean of a metric over each run's evaluations, without the dimension `round`.
 
-    Rounds without an evaluation are NaN, and are left out. The mean of a diverged run is NaN. The mean of a gradient
-    norm, for example, is its expected value at an evaluated iterate that is chosen uniformly at random.
+    Rounds without an evaluation are left out. The mean of a diverged run is NaN. For example, the mean of a gradient
+    norm is the expected norm at an evaluated iterate that is chosen uniformly at random.
 
-    Some metrics are functions of another, recorded metric. The function is then applied to the mean: "noise_rms", for
-    example, is the root of the mean of "noise_mean_square".
+    If a metric is a function of a recorded metric, the function is applied to the mean of the recorded metric. For
+    example, "noise_rms" is the root of the mean of "noise_mean_square".
 
     Args:
         dataset: result of `sweep` or of a run.
@@ -294,11 +294,11 @@ def trials_as_seeds(data: xr.Dataset) -> xr.Dataset:
 
 
 def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
-    """Return the bytes that a machine sends in each run until a metric reaches a value, averaged over machines.
+    """Return the mean number of bytes that a machine sends in each run until a metric reaches a value.
 
     A run reaches the value at the first evaluated round whose metric is at least as good (`rounds_to`). A run that
-    never reaches the value has NaN. The result assumes that all rounds of a run cost the same number of bytes. This is
-    exact if equally many machines take part in each round.
+    never reaches the value has NaN. The result assumes that all rounds of a run cost the same number of bytes. The
+    result is exact if equally many machines take part in each round.
 
     Args:
         dataset: result of `sweep`.
@@ -321,8 +321,8 @@ def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT
 def gradients_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the number of gradients per stored record that each run computes until a metric reaches a value.
 
-    The result assumes that all rounds of a run compute equally many gradients. A run that never reaches the value has
-    NaN, and so has a run whose examples are computed on demand instead of stored.
+    The result assumes that all rounds of a run compute equally many gradients. The result is NaN for a run that never
+    reaches the value, or whose examples are computed on demand.
 
     Args:
         dataset: result of `sweep`.

@@ -42,7 +42,7 @@ def load_run(path: str | Path, problem: Problem | None = None) -> SavedRun:
             predictor that is saved with the run.
 
     Raises:
-        Refusal: if a file is missing, damaged, or of another format, or parameters do not fit the problem.
+        Refusal: if a file is missing, is damaged or has another format. Also if parameters do not fit the problem.
     """
     for name in (ARCHIVE, RUN):
         if not Path(path, name).is_file():
@@ -117,9 +117,9 @@ def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
     The sweep must have kept the parameters (`keep=["params"]`). The result has parameters, metrics and the guarantee,
     but neither the protocol object nor the run plan.
 
-    The run's guarantee is that of its configuration (`guarantee_of`), which holds for each of the seeds. It does not
-    cover the choice of a configuration by its results. If `select` made this choice, the text of the guarantee says
-    that it is not covered. The cost `seconds` is the mean over all runs of the sweep.
+    The guarantee is the one of the run's configuration (`guarantee_of`), which holds for every seed. It does not cover
+    the choice of a configuration by results. If `select` made this choice, the text of the guarantee says that the
+    choice is not covered. The cost `seconds` is the mean over all runs of the sweep.
 
     Args:
         dataset: dataset with every swept setting and the seed fixed, such as `grid.sel(mu=2.0).isel(seed=0)`.

@@ -45,9 +45,9 @@ def select(
 
     The best values are chosen separately for each combination of the other swept settings.
 
-    A value is best if it has the fewest diverged runs and, among the values with equally few, the best mean of the
-    metric at the last evaluation. The result has the chosen values of a setting `clip`, for example, as the variable
-    `best_clip`. The choice uses the results themselves, so no guarantee covers it: the attribute `selected` states
+    The best value has the fewest diverged runs. Among values with equally few diverged runs, it has the best mean of
+    the metric at the last evaluation. For example, the variable `best_clip` of the result has the chosen values of a
+    setting `clip`. The choice uses the results, so no guarantee covers the choice. The attribute `selected` states
     this, and tables and plots mark the dataset.
 
     Args:
