@@ -89,14 +89,13 @@ def _streams(dataset: xr.Dataset, found: PrivacyGuarantee) -> Streams:
     """Return the random streams of a dataset's seeds.
 
     If configurations have their own noise, it follows from the seed and from the place of the configuration in the
-    grid, so that another sweep has the same.
+    grid, so that another sweep has the same. A trial has the noise of resampled settings at the same place.
     """
     assumed = {one.name for one in found.assumptions}
     hidden = "secret participation" in assumed
     secret = {NOISE: True, SAMPLES: hidden or "secret samples" in assumed, PARTICIPATION: hidden}
-    seeds, trials = (np.ravel(dataset.coords.get(axis, [])).tolist() for axis in ("seed", TRIAL))
-    own = [(seed, *trials) for seed in seeds] if trials else seeds  # a trial has its own streams
-    used = {(name, seed) for name in secret for seed in own}
+    seeds = np.ravel(dataset.coords.get("seed", [])).tolist()
+    used = {(name, seed) for name in secret for seed in seeds}
     return Streams(used, {(name, seed) for name, seed in used if secret[name]})
 
 

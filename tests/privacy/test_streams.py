@@ -95,14 +95,17 @@ def test_secret_participation_is_not_that_of_another_run():
 
 @pytest.mark.parametrize("noise", ["shared by all, whose guarantees do not compose", "sampled independently for each"])
 def test_configurations_of_a_sweep_have_the_streams_of_its_seeds(stated, noise):
-    """Secret samples and noise are those of other sweeps, although each configuration may have noise of its own."""
+    """Secret samples and noise are those of other sweeps, although each configuration may have noise of its own.
+
+    A trial of an experiment has the noise of a sweep with `resample` at the same place.
+    """
 
     def cell(found, **seeds):
         return guarantee_of(xr.Dataset({"guarantee": found.to_json()}, seeds, {"noise": noise}))
 
     poisson = guarantee(NoisyMinibatchSGD(noise_std=1.0, clip=1.0, sampler="poisson", batch=2))
     streams = [cell(stated, seed=[1, 2]), cell(stated, seed=2), cell(stated, seed=2, trial=0), cell(stated)]
-    assert [streams[0].streams.shared(one.streams) for one in streams] == [["noise"], ["noise"], [], []]
+    assert [streams[0].streams.shared(one.streams) for one in streams] == [["noise"], ["noise"], ["noise"], []]
     assert cell(poisson, seed=2).streams.shared(streams[1].streams) == ["noise", "secret samples"]
 
 
