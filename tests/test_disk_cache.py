@@ -142,6 +142,7 @@ def test_code_must_be_a_folder_of_python_files(tmp_path, name):
         code_digest(tmp_path, tmp_path / name)
 
 
+@pytest.mark.slow
 def test_a_file_with_any_byte_of_its_header_damaged_is_computed_anew_or_right(folder):
     maker = Maker()
     found(maker)

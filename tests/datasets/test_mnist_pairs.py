@@ -116,6 +116,7 @@ def test_the_order_of_machines():
     assert len(set(pairs.PAIRS)) == 25
 
 
+@pytest.mark.slow
 @marked
 def test_bootstrap_draws_from_the_first_images_with_replacement(projected, digit_of):
     data = mnist_pairs()

@@ -157,6 +157,7 @@ def ran():
     return made, todo, runner.run_jobs(todo)
 
 
+@pytest.mark.slow
 def test_evaluations_end_with_each_methods_rounds(ran):
     _, _, found = ran
     assert {label: data["round"].values.tolist() for label, data in found.items()} == {"single": [3, 6], "several": [2]}

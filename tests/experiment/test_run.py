@@ -259,7 +259,7 @@ def test_selecting_by_an_unrecorded_metric_is_refused():
             ({"rounds": None}, {"rounds": [6, 8]}, 6),
             ({"kind": "given", "per_round": None, "rounds": None, "schedule": [[0], [1], [2]]}, {}, 3),
         ],
-        [({"rounds": None}, {"rounds": [6, 8]}, 6)],
+        [],
     ),
 )
 def test_tiny_is_small_and_no_larger_than_the_original(participation, sweep, rounds):

@@ -74,7 +74,9 @@ def test_the_window_adds_up_to_one():
     np.testing.assert_allclose(smoothing(8, 4, 2, 2).sum(axis=1), 1, rtol=2e-2)
 
 
-@pytest.mark.parametrize(("scales", "angles", "order", "side"), [(1, 8, 2, 8), (2, 2, 2, 12)])
+@pytest.mark.parametrize(
+    ("scales", "angles", "order", "side"), [(1, 8, 2, 8), pytest.param(2, 2, 2, 12, marks=pytest.mark.slow)]
+)
 def test_no_features_exceed_the_bound(scales, angles, order, side):
     settings = Scattering(scales, angles, order)
     bound = settings.bound((side, side, 1), 1.0)

@@ -331,6 +331,7 @@ def test_fewer_rounds_than_the_separation_are_allowed():
     np.testing.assert_allclose(AnySchedule(BLT, 4).exposures(schedule), 1.0)
 
 
+@pytest.mark.slow
 def test_files_give_a_table():
     banded = {"kind": "any_schedule", "factor": {"kind": "banded", "bands": 2}, "separation": 2, "uses": 2}
     for schedule in (banded, {"kind": "blt", "decay": [0.9, 0.5], "scale": [0.3, 0.2]}, {"kind": "banded", "bands": 2}):

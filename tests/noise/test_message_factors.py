@@ -229,7 +229,7 @@ def fitted(law, machines, rounds, evenly):
     return np.linalg.norm(anytime(rounds) @ sums.rows) / np.sqrt(rounds)
 
 
-@pytest.mark.parametrize(("per_round", "less"), sparing([(10, 0.95), (2, 0.85)], [(2, 0.85)]))
+@pytest.mark.parametrize(("per_round", "less"), sparing([(10, 0.95), (2, 0.85)], []))
 def test_a_factor_fitted_to_the_sampled_gaps_has_less_noise_than_one_fitted_to_equal_gaps(per_round, less):
     """7.6% less at half participation of 20 machines, 21% less at a tenth."""
     drawn, even = (fitted(Uniform(20, per_round), 20, 240, evenly) for evenly in (False, True))

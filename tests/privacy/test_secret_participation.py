@@ -166,6 +166,7 @@ def test_a_transcript_shows_the_public_part_of_the_plan():
     assert str(seen[0].plan) == str(seen[1].plan)
 
 
+@pytest.mark.slow
 def test_saved_results_differ_between_seeds_in_metrics_only():
     """Metrics of rounds, such as the norm of its messages, are listed as non-private."""
     protocol = dp_fedavg(SecretUpdates, step_size=0.1)

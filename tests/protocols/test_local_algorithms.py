@@ -142,6 +142,7 @@ def test_fednova_normalises_any_linear_local_steps(algorithm, settings):
 STEPS_TAKEN = np.array([20, 3, 1])
 
 
+@pytest.mark.slow
 def test_the_fixed_point_of_fednova_does_not_follow_the_numbers_of_steps():
     """With unequal numbers of small steps it is near the optimum, and FedAvg's is not."""
     problem = quadratics()

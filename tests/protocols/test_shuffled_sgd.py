@@ -31,6 +31,7 @@ def make(trust="shuffler", **settings):
     return NoisyMinibatchSGD(**{**COMMON, "trust": trust, **settings})
 
 
+@pytest.mark.slow
 def test_less_noise_for_the_same_epsilon():
     plan = draw_plan(PROBLEM, Full(MACHINES), ROUNDS, sampler=make().minibatches)
     ready = [calibrate(make(trust, epsilon=0.2), PROBLEM, plan, delta=DELTA) for trust in ("none", "shuffler")]

@@ -100,6 +100,7 @@ def test_parts_one_after_another_are_one_sweep_bit_for_bit(softmax_problem, of_o
         same(found, whole)
 
 
+@pytest.mark.slow
 def test_a_chunk_that_another_process_computes_is_left_to_it(softmax_problem, of_one_run, tmp_path, monkeypatch):
     """The sweep is not finished while it computes, and is finished afterwards, or when its process was killed."""
     monkeypatch.setattr(parts, "TOUCHED", 0.05)
