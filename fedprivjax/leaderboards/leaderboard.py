@@ -156,14 +156,14 @@ def _code(row: Row) -> str:
 class Leaderboard:
     """Results of private methods in comparable settings, one row per method.
 
-    A row has the metric's mean and interval, the realised ε, the number of seeds, and the costs. A notebook shows the
-    leaderboard as tables.
+    A row has the mean of a metric, its confidence interval, the realised ε, the number of seeds, and the costs of a
+    run.
 
-    Rows belong to one comparison, and so to one table, if they have the same federation, metric, δ, target ε, protected
-    unit, neighbouring relation and trust model. Rows without a target ε belong together if their realised ε is equal.
+    Each comparison has its own table. Its rows have the same experiment, swept settings, federation, metric, δ, target
+    ε, protected unit, neighbouring relation and trust model. Rows without a target ε must have the same realised ε.
 
     Attributes:
-        rows: the rows, each a dictionary with the keys `FIELDS`, sorted by comparison and method.
+        rows: dictionaries with the keys `FIELDS`, sorted by comparison and method.
 
     >>> Leaderboard().experiments
     []
@@ -212,7 +212,7 @@ class Leaderboard:
     def joined(self, rows: Iterable[Row]) -> "Leaderboard":
         """Return the leaderboard with rows added.
 
-        A new row replaces the row of the same method in the same comparison (federation, metric, ε and so on).
+        A new row replaces the row of the same method in the same comparison.
 
         Raises:
             Refusal: if a row is invalid. The message has a line for each fault.
@@ -223,7 +223,8 @@ class Leaderboard:
     def plot(self) -> Figure:
         """Return a plot of the metric's means and 95% intervals against the target ε.
 
-        There is a panel for each federation and a line for each method.
+        Rows share a panel if they have the same experiment, swept settings except ε, federation, metric, δ, protected
+        unit and neighbouring relation. A panel has a line for each method and trust model.
 
         Raises:
             Refusal: if there are no rows.
@@ -238,11 +239,11 @@ class Leaderboard:
         return figure
 
     def to_json(self) -> str:
-        """Return the leaderboard as JSON text, in the form that the function `leaderboard` reads."""
+        """Return the leaderboard as JSON text, in the format of the files that `save` writes."""
         return json.dumps({"format": FORMAT, "rows": list(self.rows)}, indent=1, ensure_ascii=False) + "\n"
 
     def save(self, path: str | Path) -> None:
-        """Write the leaderboard to a JSON file, from which the function `leaderboard` reads it.
+        """Write the leaderboard to a JSON file, which the function `leaderboard` can read.
 
         Args:
             path: path of the file. An existing file is replaced.
@@ -267,10 +268,10 @@ class Leaderboard:
 
 
 def leaderboard(path: str | Path | None = None) -> Leaderboard:
-    """Return the leaderboard that a JSON file holds.
+    """Return the leaderboard of a JSON file.
 
     Args:
-        path: path of the file, as `Leaderboard.save` writes it. None is the leaderboard that the package contains.
+        path: path of a file that `Leaderboard.save` wrote. None is the file that the package contains.
 
     Raises:
         Refusal: if the file is missing or damaged, or a row is invalid. The message has a line for each fault.
