@@ -58,7 +58,7 @@ NAMES_OF_UNITS = {RECORD: "record", MACHINE: "machine"}
 class Cell(NamedTuple):
     """One combination of an algorithm with privacy settings.
 
-    The function `combinations` says whether such a method can be made.
+    The function `combinations` returns whether the package defines a cell.
 
     Attributes:
         algorithm: name of the algorithm, a key of `algorithms()`, such as "sgd".
@@ -66,11 +66,11 @@ class Cell(NamedTuple):
         unit: protected unit, "record" or "machine", or "none" for a run without noise.
         trust: trust model, such as "none" or "server", a key of `fedprivjax.privacy.terms.TRUST`.
         noise: correlation of the noise over rounds, such as "independent" or "tree".
-        records: sampler of a message's records.
-        participation: participation scheme.
+        records: sampler of the records of a message, such as "subset".
+        participation: participation scheme, such as "uniform".
         clip: "fixed" or "adaptive".
         encoder: compression of the messages, or "none".
-        relation: neighbouring relation.
+        relation: neighbouring relation, "replace-one" or "add-or-remove-one".
     """
 
     algorithm: str
@@ -86,12 +86,11 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Table row for several combinations of algorithms with privacy settings, all with the same outcome.
+    """Table row for all combinations (`Cell`) of some values, which have the same outcome.
 
     Attributes:
-        values: one or several values of each field of `Cell`, by the field's name. The row stands for all combinations
-            of these values.
-        outcome: "defined" if the package can run these combinations, otherwise the name of the setting that it refuses.
+        values: one or several values of each field of `Cell`, by the name of the field.
+        outcome: "defined" if the package defines these combinations, else the name of the setting that is refused.
     """
 
     values: Mapping[str, tuple[str, ...]]
@@ -101,13 +100,11 @@ class Row(NamedTuple):
 def algorithms() -> dict[str, type]:
     """Return the classes of all algorithms in the package, by name.
 
-    An algorithm is a class such as `SGD`, which says what machines and server compute, without clipping and noise. The
-    names are
+    An algorithm is a class such as `SGD`, which defines what machines and server compute, without clipping and noise.
+    Names are of two kinds, and an algorithm with local steps can have both:
 
-    * for every algorithm that experiment files can name, this name, such as "sgd";
-    * for every other algorithm of a method in the package, the name of the method, such as "tree_momentum".
-
-    Algorithms with local steps can have both names.
+    * the name of the algorithm in experiment files, such as "sgd";
+    * for algorithms without such a name, the name of a method that uses the algorithm, such as "tree_momentum".
     """
     found = {name: kind for name, (kind, _) in ALGORITHMS.items()}
     methods = {name: kind for name, kind in composed().items() if privacy_for(kind)}
@@ -128,13 +125,13 @@ def composed() -> dict[str, type]:
 
 
 def combinations(names: Iterable[str] | None = None, **chosen: Sequence[str]) -> dict[Cell, str]:
-    """Return every combination of an algorithm with privacy settings, and whether the package defines it.
+    """Return the outcome of every combination of an algorithm with privacy settings.
 
-    The value of a combination is "defined", or the name of the setting that is refused.
+    The outcome is "defined", or the name of the setting that is refused.
 
     Args:
         names: names of algorithms, the keys of `algorithms()`. None is all of them.
-        chosen: values to which the result is restricted, by the name of a field of `Cell`, such as `unit=["record"]`.
+        chosen: values of fields of `Cell`, such as `unit=["record"]`. The result has only combinations of these values.
 
     >>> found = combinations(["sgd"], unit=["record"], participation=["uniform"], relation=["replace-one"])
     >>> defined = [cell for cell in found if found[cell] == DEFINED and cell.privacy.__name__ == "NoisyMessages"]
@@ -313,9 +310,9 @@ def _outcome(terms: Terms, cell: Cell) -> str:
 
 
 def folded(outcomes: Mapping[Cell, str]) -> list[Row]:
-    """Return a table of combinations (`Cell`) with few rows, each for combinations with the same outcome.
+    """Return the outcomes of combinations (`Cell`) as a table with few rows.
 
-    Combinations that differ only in one value, on which their outcome does not depend, are merged into one row.
+    A row stands for several combinations with the same outcome.
 
     Args:
         outcomes: outcome of each combination, as `combinations` returns them.

@@ -271,13 +271,13 @@ PROPERTIES = OF_RUNS | OF_PRIVACY
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Result of `check_protocol` if no property fails.
+    """Result of `check_protocol`, which raises an exception instead if a property fails.
 
     Attributes:
         protocol: name of the protocol's class.
         held: names of the properties that hold.
         skipped: names of the privacy properties that were not checked, because the protocol is non-private.
-        not_applicable: reason, as text, for each property that the protocol cannot have, by the property's name.
+        not_applicable: text by name for each property that does not apply to the protocol: the reason.
     """
 
     protocol: str
@@ -309,24 +309,25 @@ def check_protocol(
 
     Args:
         protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`, and with a step size if it has no
-            default. A protocol without a guarantee, because its `noise_std` is 0 or its target infinite, is
-            non-private, and properties about privacy are not checked.
+            default. If `noise_std` is 0 or the target is infinite, the protocol is non-private, and properties of
+            privacy are skipped.
         problem: a problem with enough examples for the rounds. If the protocol does not clip, the constants of the
-            problem must give a finite sensitivity. The test takes less than a minute for hundreds of examples, and a
-            minute or two for thousands.
-        participation: participation scheme. None is a random half of the machines in each round. The machines are those
-            of the problem's partition, or four if it has none. However, if the privacy object is defined for a fixed
-            number of machines, the default scheme has exactly these machines, and all of them take part in every round.
+            problem must bound the sensitivity. The test takes less than a minute for hundreds of examples, and a minute
+            or two for thousands.
+        participation: participation scheme. None is a random half of the machines (clients) in each round. The machines
+            are those of the problem's partition table. Without a table, there are four machines. If the privacy object
+            of the protocol fixes the number of machines, None is all of these machines in every round.
         rounds: number of rounds, rounded down to a multiple of four.
-        properties: names of the properties to test, keys of `testing.contract.PROPERTIES`. None is all.
-        progress: True displays the progress, False does not. A callable is called with (finished properties, all
-            properties). None displays it if stderr is a terminal.
+        properties: names of the properties to test, keys of `fedprivjax.testing.contract.PROPERTIES`. None is all
+            properties.
+        progress: True displays the progress, and False does not. None displays the progress if stderr is a terminal. A
+            callable is called with two numbers: finished properties and all properties.
 
     Returns:
-        The properties that hold, those that were skipped, and those that do not apply.
+        Names of the properties that hold, that were skipped, and that do not apply.
 
     Raises:
-        AssertionError: if a property fails. The message has its name and the reason.
+        AssertionError: if a property fails. The message has the name of the property and the reason.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, NoisySGD, Softmax, linear_problem

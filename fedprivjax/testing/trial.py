@@ -42,10 +42,10 @@ FEW = 3  # rounds to run without compilation
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A protocol under test in `check_protocol`, and the settings of its test runs.
+    """A protocol that `check_protocol` tests, and the settings of the test runs.
 
     Attributes:
-        protocol: a protocol with a privacy target or a given `noise_std`. With `noise_std = 0`, it counts as
+        protocol: a protocol with a privacy target or a given `noise_std`. A protocol with `noise_std = 0` is
             non-private.
         problem: problem of the test runs.
         participation: participation scheme of the test runs.
