@@ -33,10 +33,9 @@ TOLERANCE = 1e-4  # relative difference of a bound from the file's
 
 @dataclass(frozen=True)
 class Mechanism:
-    """One mechanism for which the table of reference values (`accountants.csv`) has bounds on ε.
+    """One mechanism of the table of reference values (`accountants.csv`), which has bounds on ε.
 
-    A setting that does not apply to a mechanism has its default value. For example, the sampling rate of a mechanism
-    without sampling is 0.
+    A setting that does not apply to a mechanism has its default value, such as `rate` = 0 without sampling.
 
     Attributes:
         mechanism: "gaussian", "poisson", "subset", "replacement", "tree", "matrix", "randomised-response", "binomial"
@@ -47,7 +46,7 @@ class Mechanism:
         rate: probability that a record is in a Poisson sample, or success probability of a binomial trial.
         records: number of records of a machine, or number of binomial trials.
         batch: number of records in a sample, or number of messages that are shuffled together.
-        shift: number by which one record changes the count to which the binomial noise is added.
+        shift: change of a count if one record is replaced, for binomial noise on this count.
         releases: number of noisy outputs that are published.
         group: number of records in which neighbouring datasets differ.
         delta: δ at which ε is bounded.
@@ -97,10 +96,10 @@ def mechanisms() -> Iterator[Mechanism]:
 
 
 def bounds(one: Mechanism) -> tuple[float, float]:
-    """Return (lower bound, upper bound) on ε of a mechanism at its δ.
+    """Return (lower bound, upper bound) on the ε of a mechanism at its `delta`.
 
-    The upper bound is that of the package's accountant. The lower bound is computed without it, by an exact formula or
-    by an attack.
+    The accountant of the package computes the upper bound. The lower bound is computed without this accountant, by an
+    exact formula or by an attack.
     """
     if one.mechanism in SAMPLERS:
         releases = SampledReleases(
@@ -196,7 +195,7 @@ def _rounded(value: float, towards: Callable[[float], float]) -> float:
 def rows() -> Iterator[tuple[object, ...]]:
     """Yield the rows of the table of reference values, `accountants.csv`.
 
-    A row has the settings of a mechanism, then a lower and an upper bound on its ε. `COLUMNS` has the names.
+    A row has the settings of a mechanism, a lower bound on its ε, and an upper bound on its ε. `COLUMNS` has the names.
     """
     for one in mechanisms():
         low, high = bounds(one)

@@ -93,17 +93,17 @@ def problem(data: str) -> Problem:
 
 
 def partition(data: str) -> Any:
-    """Return the indices of each machine's records in a reference run.
+    """Return the partition table of a reference run: the indices of the records of each machine.
 
-    The arrays of reference runs are recorded, so that other implementations can be compared with them.
+    Other implementations can be compared with the recorded arrays of reference runs.
 
     Args:
-        data: "pool" if all machines share all records, "machines" if each machine has 8 records, or "unequal" if the
+        data: "pool" if machines (clients) share all records, "machines" if each machine has 8 records, or "unequal" if
             machines have 3 to 8 records.
 
     Returns:
-        Indices of the records, int [machines, 8]. A row with fewer records is padded with −1. For "pool", the result
-        is None.
+        Indices of the records, int [machines, 8]. A row with fewer than 8 records is padded with −1. For "pool", the
+        result is None.
     """
     if data == POOL:
         return None
