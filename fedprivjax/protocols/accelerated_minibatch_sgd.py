@@ -212,66 +212,70 @@ def _variance(protocol: Any, problem: Problem, size: Size, cohort: float, given:
 class AcceleratedMinibatchSGD(RecordSettings, Protocol):
     """Accelerated noisy minibatch SGD (AC-SA), which protects records of each machine without a trusted server.
 
-    In each round, machines send noisy mean gradients over samples of their own records. The server takes accelerated
-    steps along the mean of these messages (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2). With the sampler
-    "disjoint", every record is used at most once.
+    In each round, machines (clients) send noisy mean gradients over samples of their own records. The server takes
+    accelerated steps along the mean of these messages (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2). With
+    the sampler "disjoint", every record is used at most once.
 
-    A run has one or several *stages*. Each stage starts at the output of the previous stage and restarts the
-    acceleration.
+    A run has one or several *stages*. Each stage restarts the acceleration at the output of the previous stage.
 
     Attributes:
-        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
-        noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
-            (instead of `epsilon`).
-        step_size: s, for steps of size r·s/2 in round r of a stage, counted from 1. Steps are shorter if
-            `strong_convexity` is positive, or the loss is regularised. Default: the theory's value in each stage. If
-            the clip is below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the
-            default is a rule of thumb without a theorem.
+        epsilon: target ε: one number for all machines, or one for each. It holds at the δ of the machine, see `delta`.
+            With inf, the run has no noise.
+        noise_std: σ, standard deviation per coordinate of the noise in a message, given instead of `epsilon`. If the
+            noises of machines differ, σ is the largest one.
+        step_size: s: in round r of a stage, where r starts at 1, the step has size r·s/2. If `strong_convexity` is
+            positive, or the loss is regularised, steps are shorter. Default: the value of the theory for each stage. If
+            `clip` is below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the default
+            is a rule of thumb without a theorem.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
+        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
+            `sampler` is "full" or a `Sampler` object.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
-            object, such as `Subset(10)`, with `batch` left out.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
-            divided by K. Default: K divided by the machine's number of records.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
-            "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
+            object with its own K, such as `Subset(10)`.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
+            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
+        relation: neighbouring relation, "replace-one" or "add-or-remove-one". "add-or-remove-one" needs sampler =
+            "poisson", a `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
-        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
-            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
-            machines the target ε. Leave it out if `epsilon` is a list.
-        form: "plain" has one stage. "regularised" has one stage on the loss plus (λ/2)·‖w − w_0‖², with the initial
-            parameters w_0. "multistage" is for a strongly convex loss. It has as many stages as fit into the rounds,
-            and each stage halves a bound on the excess loss. If the first stage does not fit, or if `step_size` is
-            given, all rounds form one stage.
+        relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
+            belongs to the target `epsilon`. Each machine adds the noise that its own target needs. None gives all
+            machines the target `epsilon`. It must be None if `epsilon` is a list.
+        form: "plain" has one stage. "regularised" has one stage, and adds (λ/2)·‖w − w_0‖² to the loss of parameters w,
+            where w_0 are the initial parameters. "multistage" needs a strongly convex loss. Each of its stages halves a
+            bound on the excess loss, and the run has as many stages as its rounds allow. If `step_size` is given, or
+            the run is too short for the first stage, "multistage" has one stage.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
-        regularisation: λ of the form "regularised". None is the theory's λ = f·V/(D·√R), with f = `factor`, V² =
-            `variance`, R rounds, and the distance D from the start to the optimum.
-        factor: f, used in the default λ: 1/2 in the paper's theorem, 1 in its lemma.
-        gap: bound on the initial excess loss, for the form "multistage". None is the Lipschitz constant times D.
-        variance: V², bound on the mean squared error of a round's mean gradient. None is the variance of the noise plus
-            a bound on the variance from sampling records and machines.
-        printed: for the form "multistage": True takes the default step sizes that are printed in the paper. False takes
-            corrected step sizes, which are at most as large. `fedprivjax.theory.lowy_razaviyayn.acsa_stages` has both
+        regularisation: λ of the form "regularised". None is λ = f·V/(D·√R) of the theory. Here f is `factor`, V² is
+            `variance`, D is the distance from the start to the optimum, and R is the number of rounds.
+        factor: f in the default of λ: 1/2 in the theorem of the paper, 1 in its lemma.
+        gap: bound on the initial excess loss, for the form "multistage". None is the Lipschitz constant times the
+            distance from the start to the optimum.
+        variance: V², bound on the mean squared error of a round's mean gradient. None is the mean squared norm of the
+            noise plus a bound for the sampling of records and machines.
+        printed: for the form "multistage": True uses the default step sizes that the paper prints. False uses corrected
+            step sizes, which are at most as large. `fedprivjax.theory.lowy_razaviyayn.acsa_stages` states both
             formulas.
-        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with learning rate r·s/2 in
-            round r, or `optax.adam(0.1)`, with `step_size` left out. The latter's updates are multiplied by r/2.
-            `ServerOptimizer` lists further forms. An optimiser needs the form "plain" and no `strong_convexity`. With
-            an optimiser, there is no default step and no error bound. None is the plain step.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
+        server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` in
+            round r is r·s/2. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out
+            `step_size`. Its updates are multiplied by r/2. `ServerOptimizer` lists all forms. An optimiser needs the
+            form "plain" and a `strong_convexity` of 0. With an optimiser, no error bound is known, and `optax.adam`
+            needs a `step_size`. If `server` is None, steps are plain gradient steps.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the
+            participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
-        schedule: for each round, the numbers (r, 1/s, b); shape [rounds, 3]. Here r is the number of the round in its
-            stage, from 1, and s is the step size of the stage. b is 1 in the first round of a stage, and 0 in its other
-            rounds. After the last stage no step is taken: these rounds have r = 0 and b = 1. Set by `calibrate`.
+        schedule: a row (r, 1/s, b) for each round, shape [rounds, 3]; set by `calibrate`. Here r is the number of the
+            round in its stage, from 1, and s is the step size of the stage. b is 1 in the first round of a stage, and 0
+            in its other rounds. The server takes no step in rounds after the last stage. Their rows have r = 0 and b =
+            1.
 
-    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
-    silos, ISRL-DP), or for adding or removing one.
+    **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
+    covers all messages of machine i together (record-level DP between silos, ISRL-DP).
 
     Raises:
         Refusal: if a setting is invalid or missing, or both `epsilon` and `noise_std` are given.

@@ -24,25 +24,26 @@ from fedprivjax.protocols.fedavg import LocalGradientSteps
 
 @struct.dataclass(kw_only=True)
 class Ditto(LocalGradientSteps):
-    """Ditto (Li et al. 2021): FedAvg, and a personal model of every client, pulled towards the shared one.
+    """Ditto (Li et al. 2021): FedAvg, and for every client a personal model that is pulled towards FedAvg's model.
 
-    On each minibatch, machine i also moves its own model v_i against the gradient ∇F_i(v_i) + λ·(v_i − w). Here F_i is
-    the loss on the minibatch, λ the strength `pull`, and w the shared model that the machine received. Personal models
-    never leave their clients.
+    For each minibatch of a local step, machine (client) i also moves its personal model v_i against ∇F_i(v_i) + λ·(v_i
+    − w). Here F_i is the loss on the minibatch, λ is `pull`, and w is the shared model that the machine received.
+    Personal models never leave the machines.
 
     Attributes:
         pull: λ, strength of the pull, a positive number.
-        personal_step: step size of the personal models. Default: the step size of the local steps. Required with
-            `local`.
-        prox: ρ of a proximal term (ρ/2)·‖v − w‖² in the local objective of the shared model. It pulls the local iterate
-            v of the shared model to the received point w. None is no such term.
-        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
-            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
-        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
-            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
-        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
-            `step_size` of the protocol as its learning rate. None is the plain step.
+        personal_step: step size of the personal models. Default: the step size of the local steps. If `local` is given,
+            `personal_step` is required.
+        prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls the local iterate v of the shared model to the received
+            w. None is no proximal term.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
+            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
+            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
+            server adds the mean update to its point.
+        local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
+            `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         window: number of last iterates whose mean is reported.
 
     >>> import numpy as np

@@ -188,60 +188,65 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class DPMu2(MessageSettings):
     """DP-μ²-FL (Reshef & Levy 2024, 2025): one pass over the records, with noise that cancels over rounds.
 
-    A machine that takes part in round t sends the message s = t·∇f(x_t; z) − (t−1)·∇f(x_{t−1}; z), where f is the loss
-    and z a record that was not used before. The running sum q_t is q_{t−1} plus the mean of the round's messages. The
-    server reads only q̃_t, which is q_t plus noise.
+    In round t, a machine (client) takes a record z that was not used before. It sends the message s = t·∇f(x_t; z) −
+    (t−1)·∇f(x_{t−1}; z), where f is the loss and x_t the server's point. The running sum q_t is q_{t−1} plus the mean
+    of the round's messages. The server reads only q̃_t, which is q_t plus noise.
 
     With step size η and the projection Π onto the constraint set, the server takes the step w_{t+1} = Π(w_t − η·q̃_t),
     and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output after T rounds is x_T.
 
     Attributes:
-        mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private μ²-SGD.
-        epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: standard deviation per coordinate of the noise, apart from a factor r_k (instead of `mu`). A machine
-            adds noise of standard deviation r_k·noise_std to its k-th message. A trusted server instead adds noise of
-            standard deviation r_t·noise_std to q_t in round t. These factors are the *relative noise*. They follow from
-            `noise_schedule` and `relative_privacy`.
-        step_size: η, step size of the server. Default: the theory's step, at which noise moves x_T by at most about the
-            diameter of the constraint set. `fedprivjax.theory.reshef_levy.step_size` computes it. If a clip is set, no
-            theorem holds. The default is then a rule of thumb, which replaces the diameter by the distance
-            `fedprivjax.method.default_steps.gathered_reach`.
+        mu: target μ of Gaussian DP. With inf, the method is μ²-SGD without noise.
+        epsilon: target ε at the run's δ, given instead of `mu`.
+        noise_std: scale of the noise, given instead of `mu`. A machine adds noise of standard deviation r_k·noise_std
+            per coordinate to its k-th message. A trusted server instead adds noise of standard deviation r_t·noise_std
+            to q_t in round t. The factors r_k and r_t are the *relative noise*, which follows from `noise_schedule` and
+            `relative_privacy`.
+        step_size: η, step size of the server. Default: the step of the theory, at which noise moves x_T by at most
+            about the diameter of the constraint set. `fedprivjax.theory.reshef_levy.step_size` computes this step. With
+            a `clip`, the default is a rule of thumb without a theorem: the distance
+            `fedprivjax.method.default_steps.gathered_reach` replaces the diameter.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: C, bound on the L2 norm of s that each machine enforces by clipping. None relies on the theory's bound G +
-            2LD, for the problem's Lipschitz constant G, smoothness L and diameter D.
-        trust: "none" if every message is public, so that machines add the noise. "server" if only the points x_t are
-            public, and a trusted server adds the noise.
-        noise_schedule: noise of a machine's messages. One of:
+        clip: C, bound on the L2 norm of s, enforced by clipping. If `clip` is None, the guarantee relies on the bound G
+            + 2LD. Here G is the Lipschitz constant of the problem, L its smoothness, and D the diameter of its
+            constraint set.
+        trust: "none" if every message is public and machines add the noise. "server" if only the points x_t are public
+            and a trusted server adds the noise.
+        noise_schedule: distribution of the noise over a machine's messages. One of:
 
             * A key of `fedprivjax.noise.chooser.NOISE_SCHEDULES`, such as "uniform" for equal noise in all messages.
             * A list of positive numbers: the relative noise of a machine's first, second, … message. Only ratios
               matter.
-            * {"toeplitz": p}: noise correlated over a machine's messages by `Toeplitz(p)`, a power p of the matrix of
-              running sums. "toeplitz" has p = 0.7.
+            * {"toeplitz": p}: noise correlated by `Toeplitz(p)`, the p-th power of the matrix of running sums.
+              "toeplitz" means p = 0.7.
             * "optimal": noise correlated by a matrix that nearly minimises the noise in the points x_t (`Optimal`).
-            * Noise correlated by another matrix: a `SumFactor`, a lower triangular matrix with columns of norm at most
-              1, or an object whose `materialize(n)` returns a lower triangular matrix for n messages.
-        relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest
-            number has the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy`
-            must be None.
-        cancel: True if a machine subtracts the noise of its previous message from its next one, so that noise does not
-            accumulate in q̃_t. False omits this subtraction, as in the papers' ablation. It needs trust = "none"
-            and noise_schedule = "uniform".
-        batch: K, number of records in a message. The message is the mean of their vectors s, each clipped separately. A
-            machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
-        server: optimiser that replaces the plain step, with q̃_t as its gradient: `optax.adam`, its name "adam", or
-            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None is the plain step. With an optimiser, there
-            is no default step and no error bound.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+            * A `SumFactor`, or a lower triangular matrix with columns of L2 norm at most 1: noise correlated by this
+              matrix.
+            * An object whose `materialize(n)` returns a lower triangular matrix for n messages: noise correlated by
+              this matrix.
+        relative_privacy: one number for each machine, proportional to the machine's own μ. The largest number belongs
+            to the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy` must be
+            None.
+        cancel: True if a machine subtracts the noise of its previous message from its next message, so that noise does
+            not accumulate in q̃_t. False omits the subtraction, and needs trust = "none" and noise_schedule =
+            "uniform".
+        batch: K, number of records in a message. The message is the mean of the vectors s of these records, which are
+            clipped one by one. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining
+            records.
+        server: optimiser of the server's steps, which receives q̃_t as its gradient. The learning rate of `optax.adam`
+            (or "adam") is `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave
+            out `step_size`. `ServerOptimizer` lists all forms. With an optimiser, no error bound is known, and
+            `optax.adam` needs a `step_size`. If `server` is None, steps are plain gradient steps.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
-        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
-            model `trust`.
+            the participation schedule of the run.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
+            implies.
 
-    **Privacy**: μ-GDP per machine for replacing one of its records, with μ = (2S/(K·noise_std))·√Σ_k 1/r_k². The sum is
-    over the machine's messages k. S bounds the norm of s: it is C, or G + 2LD without a clip. With a trusted server and
-    m participants in a round, S/m replaces S, and the sum is over all rounds. The factors r_k are scaled such that μ is
-    at most 2S/(K·noise_std). This is also a bound on μ with correlated noise, or with cancel = False.
+    **Privacy**: μ-GDP for replacing one record of a machine, with μ = (2S/(K·noise_std))·√Σ_k 1/r_k². The sum is over
+    the messages k of the machine. S is the bound on the norm of s: C, or G + 2LD without a `clip`. With a trusted
+    server and m machines in a round, S/m replaces S, and the sum is over all rounds. The factors r_k are scaled such
+    that μ is at most 2S/(K·noise_std). The same bound holds for correlated noise, and for cancel = False.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

@@ -34,19 +34,19 @@ class ZeroState(NamedTuple):
 
 @struct.dataclass
 class DPZero(Algorithm):
-    """DPZero (Zhang et al. 2023): private optimisation from losses of records, without gradients.
+    """DPZero (Zhang et al. 2023): private optimisation without gradients, from differences of losses.
 
     In each round, the server samples a random public direction u of norm √d, for d parameters. For a record z, a
-    machine computes the slope of the loss f along u, q = (f(w + λ·u; z) − f(w − λ·u; z))/(2λ), with λ = `radius`. It
-    sends this one number, clipped. The server moves from w by −η·q̄·u, with q̄ the noisy mean of these numbers and η
-    the step size, and projects onto the constraint set.
+    machine (client) computes the slope of the loss f at w along u, q = (f(w + λ·u; z) − f(w − λ·u; z))/(2λ), with λ =
+    `radius`. The machine clips q and sends it. The server's next point is Π(w − η·q̄·u), where q̄ is the noisy mean of
+    all q, η the step size, and Π the projection onto the constraint set.
 
     Attributes:
-        radius: λ, a positive number. Losses are compared at the two points w ± λ·u, which have the distance λ·√d from
-            w. If λ is small, rounding errors of the losses matter, because they are divided by 2λ.
-        server: optimiser that replaces the server's plain step, with q̄·u as its gradient: `optax.adam` or "adam", with
-            `step_size` as its learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists
-            further forms. None is the plain step.
+        radius: λ, a positive number. The two points w ± λ·u have the distance λ·√d from w. If λ is small, rounding
+            errors of the losses matter, because they are divided by 2λ.
+        server: optimiser of the server's steps, which receives q̄·u as its gradient. The learning rate of `optax.adam`
+            (or "adam") is `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave
+            out `step_size`. `ServerOptimizer` lists all forms. If `server` is None, the server takes the step above.
 
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
     >>> method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.01)

@@ -28,46 +28,50 @@ from fedprivjax.noise.pairwise import as_pairwise
 class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
     """Decentralised SGD: machines send noisy gradient steps to their neighbours on a graph, without a server.
 
-    Every machine takes a projected step along the noisy mean gradient of a sample of its own records. Then it averages
-    its point with those of its neighbours. With additional noise that neighbours share (`Pairwise`), the method is
-    DECOR (Allouah et al. 2024).
+    In each round, every machine (client) takes a projected step along the noisy mean gradient of a sample of its own
+    records. Then every machine averages its point with the points of its neighbours. If `noise_schedule` is a
+    `Pairwise`, the method is DECOR (Allouah et al. 2024).
 
     Attributes:
-        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
-        noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
-            (instead of `epsilon`).
-        step_size: η, step size. It must be given.
+        epsilon: target ε: one number for all machines, or one for each. It holds at the δ of the machine, see `delta`.
+            With inf, the run has no noise.
+        noise_std: σ, standard deviation per coordinate of the noise in a message, given instead of `epsilon`. If the
+            noises of machines differ, σ is the largest one.
+        step_size: η, step size. Required.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
-            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
-            machines the target ε. Leave it out if `epsilon` is a list.
-        batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
+        relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
+            belongs to the target `epsilon`. Each machine adds the noise that its own target needs. None gives all
+            machines the target `epsilon`. It must be None if `epsilon` is a list.
+        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
+            `sampler` is "full" or a `Sampler` object.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
-            object, such as `Subset(10)`, with `batch` left out.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
-            divided by K. Default: K divided by the machine's number of records.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
-            "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
+            object with its own K, such as `Subset(10)`.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
+            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
+        relation: neighbouring relation, "replace-one" or "add-or-remove-one". "add-or-remove-one" needs sampler =
+            "poisson", a `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the
+            participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
-        mixing: weights with which machines average with their neighbours: a graph, a matrix of weights, or a list of
-            these for consecutive rounds. Graphs are, for example, "ring", "complete" and a networkx graph. `Gossip`
-            lists all.
-        noise_schedule: "independent", or a `Pairwise`, which adds independent noise and noise that neighbours share.
-        server: optimiser of every machine's steps: `optax.adam` or "adam", with `step_size` as its learning rate, or
-            `optax.adam(0.1)`, whose updates are multiplied by `step_size`, usually 1. `ServerOptimizer` lists further
-            forms. None is the plain step. The setting has this name in all methods, although there is no server here.
+        mixing: weights of the averages over neighbours: a graph, a matrix of weights, or a list of graphs or matrices
+            for consecutive rounds. A graph is, for example, "ring", "complete" or a networkx graph. `Gossip` lists all
+            forms.
+        noise_schedule: "independent", or a `Pairwise`, with which machines add independent noise, and noise that they
+            share with neighbours.
+        server: optimiser of every machine's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
+            `step_size`. The updates of an optimiser with its own learning rate, such as `optax.adam(0.1)`, are
+            multiplied by `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient
+            steps.
 
-    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for one of its records, under the neighbouring relation
-    `relation`. Averaging is post-processing.
+    **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
+    covers all messages of machine i together. Averaging is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.

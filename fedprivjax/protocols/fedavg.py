@@ -59,16 +59,17 @@ class LocalGradientSteps(LocalAlgorithm):
     """Algorithm of `FedAvg`: local gradient steps from the server's point, and a server step along the mean update.
 
     Attributes:
-        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
-        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
-            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
-        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
-            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
-        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
-            `step_size` of the protocol as its learning rate. None is the plain step.
-        server_steps: learning rate of each round, [rounds], if `server_step` is a function of the round; computed from
-            it before a run.
+        prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
+            proximal term.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
+            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
+            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
+            server adds the mean update to its point.
+        local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
+            `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
+        server_steps: learning rate of each round, shape [rounds], if `server_step` is a function; set before a run.
         window: number of last iterates whose mean is reported.
     """
 
@@ -121,10 +122,10 @@ class LocalGradientSteps(LocalAlgorithm):
 class FedAvg(Protocol):
     """FedAvg, FedProx and FedOpt: local steps and averaging, not private, or private for one record or one machine.
 
-    In round r, a machine starts from the server's point, v = w_r. It takes local steps v ← Π(v − η·(g_k + ρ·(v −
-    w_r))), where g_k is the mean gradient of a minibatch of its records, and Π is the projection onto the constraint
-    set. The machine's update is its last v minus w_r. The server adds Δ, the weighted mean of the updates, to w_r, or
-    takes a step along Δ with an optimiser.
+    In round r, a machine (client) starts at the server's point, v = w_r. It takes local steps v ← Π(v − η·(g_k + ρ·(v −
+    w_r))). Here g_k is the mean gradient at v of a minibatch of the machine's records, η the step size, and Π the
+    projection onto the constraint set. The machine's update is its last v minus w_r. The server adds Δ, the weighted
+    mean of the updates, to w_r, or it takes a step of an optimiser along Δ.
 
     Attributes:
         unit: protected unit. "record" protects one record by noise in every local step. "machine" protects all records
@@ -134,80 +135,76 @@ class FedAvg(Protocol):
         epsilon: target ε at the run's δ; inf is non-private.
         noise_std: standard deviation per coordinate of the noise. With unit = "record", the noise is in the mean
             gradient of a local step. With unit = "machine", the noise is in the mean update if the server is trusted,
-            and in a machine's update otherwise. For correlated noise, see `noise_schedule`. With unit = "machine" and
-            an `AdaptiveClip`, `noise_std` is a noise multiplier. Messages are then scaled to norm at most 1. The noise
-            is in the sum of the scaled messages if the server is trusted, and in each of them otherwise.
-        step_size: η, step size of the local steps. Required, unless the optimiser `local` has its own learning rate.
+            and in each update otherwise. For correlated noise, see `noise_schedule`. With an `AdaptiveClip`,
+            `noise_std` is a noise multiplier: messages are scaled to norm at most 1. The noise is in the sum of the
+            scaled messages if the server is trusted, and in each scaled message otherwise.
+        step_size: η, step size of the local steps. Required, except if the optimiser `local` has its own learning rate.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: bound on the L2 norm of a record's gradient, enforced by clipping. If `clip` is None, gradients are
-            clipped to the problem's Lipschitz constant in runs with noise and unit = "record", and not clipped
-            otherwise.
+        clip: bound on the L2 norm of a record's gradient, enforced by clipping. If `clip` is None, runs with noise and
+            unit = "record" clip gradients to the Lipschitz constant of the problem. Other runs do not clip gradients.
         update_clip: bound on the L2 norm of a machine's update, enforced by clipping. Required with unit = "machine".
-            It is a number, or an `AdaptiveClip` that follows the updates' norms.
+            An `AdaptiveClip` is a bound that follows the norms of the updates.
         prox: ρ, strength of the proximal term of FedProx, or None for FedAvg.
-        server: optimiser of the server's step, with −Δ as its gradient: `optax.adam`, its name "adam", or
-            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds Δ. Momentum gives FedAvgM, Adam FedAdam,
-            and Yogi FedYogi.
-        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
-            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
-        local: optimiser that replaces the plain local step: `optax.adam` or "adam", with `step_size` as its learning
-            rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms, such as
-            `ServerOptimizer("sgd", momentum=0.9)`. The optimiser's gradient is g_k + ρ·(v − w_r). The optimiser's state
-            is reset in every round. None is the plain step.
-        local_epochs: number of passes over a machine's records in a round. Give either this number or `local_steps`.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives −Δ as its gradient. If `server` is None, the server adds Δ to w_r.
+            SGD with momentum gives FedAvgM, Adam gives FedAdam, and Yogi gives FedYogi.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
+            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
+            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        local: optimiser of the local steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
+            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
+            `ServerOptimizer` lists all forms. The optimiser receives g_k + ρ·(v − w_r) as its gradient, and its state
+            is reset in every round. If `local` is None, machines take the local steps above.
+        local_epochs: number of passes over a machine's records in a round. Give either `local_epochs` or `local_steps`.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
-            each machine (partial work). These numbers are public, and must not depend on the data.
-        batch: B, number of records of a local step, or None for all records of the machine. None with the sampler
-            "full".
-        sampler: sampler of the records of a local step: "subset", "replacement", "poisson" or "full". Only with
-            `local_steps`.
-        rate: public probability with which a local step uses each record, for sampler = "poisson" only. The sum is
-            still divided by B. Default: B divided by the machine's number of records.
+            each machine. The numbers of steps are public, and must not depend on the data.
+        batch: B, number of records of a local step, or None for all records of the machine. With the sampler "full",
+            `batch` must be None.
+        sampler: sampler of the records of a local step: "subset", "replacement", "poisson" or "full". With
+            `local_epochs`, it must be "subset".
+        rate: public probability with which a local step uses each record, for sampler = "poisson" only. The sum of the
+            gradients is divided by B for any `rate`. Default: B divided by the machine's number of records.
         trust: "server" if a trusted server adds the noise, or "none" if the machines add it. Default: "server" with
             unit = "machine", otherwise "none".
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one". With
-            unit = "machine" and "add-or-remove-one", a machine is removed by setting its updates to zero. With unit =
-            "record", "add-or-remove-one" needs Poisson samples of a public `rate`.
+        relation: neighbouring relation, "replace-one" or "add-or-remove-one". With unit = "machine", a machine is
+            removed by setting its updates to zero. With unit = "record", "add-or-remove-one" needs sampler = "poisson"
+            and a `rate`.
         noise_schedule: correlation of the noise over rounds, with unit = "machine". One of:
 
             * "independent": independent noise in every round.
-            * "tree": noise of a binary tree over all rounds. {"tree": r}: the same noise, but with a new tree after
-              every r rounds.
+            * "tree": noise of a binary tree over all rounds. With {"tree": r}, a new tree starts after every r rounds.
             * "toeplitz": noise correlated by a banded Toeplitz matrix.
             * "optimal": noise correlated by a matrix that is fitted to the participation schedule.
             * An object such as `Banded`, `BLT` or `AnySchedule`.
             * A lower triangular matrix F with one row per round, or an object whose `materialize(rounds)` returns F.
-              The server releases F·x plus independent noise of standard deviation `noise_std`. Row t of x is the mean
-              update of round t.
-            * A `Pairwise`, for trust = "none": machines add independent noise, and noise that they share.
+              The server publishes F·x plus independent noise of standard deviation `noise_std`, where row t of x is the
+              mean update of round t.
+            * A `Pairwise`, for trust = "none": machines add independent noise, and noise that pairs of machines share.
 
-            All but the first and the last need trust = "server". With "tree", "toeplitz" or "optimal", `noise_std` is
-            the standard deviation of the noise in the mean update of the first round.
+            All forms except "independent" and `Pairwise` need trust = "server". With "tree", "toeplitz" or "optimal",
+            `noise_std` is the standard deviation of the noise in the mean update of the first round.
         window: number of last iterates whose mean is reported.
-        encoder: `Encoder` that compresses messages, such as `Quantiser(levels=16)`, or None. A machine's own noise is
-            added before encoding. A trusted server clips encoded messages to the encoder's norm bound, and calibrates
-            its noise to this bound.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+        encoder: `Encoder` that compresses messages, such as `Quantiser(levels=16)`, or None for no compression.
+            Machines add their noise before encoding. A trusted server clips encoded messages to the norm bound of the
+            encoder, and calibrates its noise to this bound.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
-        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
-            model `trust`.
+            the participation schedule of the run.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
+            implies.
 
-    If machines take unequal numbers of local steps, a round's participants are divided into at most four classes of
-    similar numbers. For all machines of a class, the same number of steps is computed: the largest number that one of
-    them needs. The cost `idle_steps` in `Run.costs` is the fraction of computed steps that change nothing.
+    If machines take unequal numbers of local steps, some computed steps change nothing. `Run.costs["idle_steps"]` is
+    the fraction of these steps.
 
-    By default, all updates have the same weight in Δ. If the problem has `machine_weights`, the weights of the
-    participants are proportional to them.
+    By default, all updates have the same weight in Δ. If the problem has `machine_weights`, the weights of the updates
+    are proportional to them.
 
-    **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, under the neighbouring relation
-    `relation`. The trust model `trust` determines the adversary.
+    **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine (`unit`), under the neighbouring
+    relation `relation`, against the adversary that `trust` implies.
 
     Raises:
         Refusal: if a setting is invalid, or no theorem covers the combination of settings. Also if more than one of
-            `epsilon`, `mu` and `noise_std` is given, or if `local_epochs` and `local_steps` are both given or both
-            missing.
+            `epsilon`, `mu` and `noise_std` is given, or not exactly one of `local_epochs` and `local_steps`.
 
     >>> import numpy as np
     >>> from fedprivjax import Uniform, datasets, from_dataset, simulate

@@ -33,22 +33,23 @@ class DynState(NamedTuple):
 class FedDyn(LocalAlgorithm):
     """FedDyn (Acar et al. 2021): local steps with a correction for machines whose data differ.
 
-    Machine i keeps a vector h_i, and the server a vector h. All are 0 at the start. A machine starts at the server's
-    point w_r and takes local steps v ← Π(v − η·(g − h_i + α·(v − w_r))). Here g is a minibatch gradient, η the step
-    size, and Π the projection onto the constraint set. Then the machine sets h_i ← h_i − α·(v − w_r).
+    Machine (client) i keeps a vector h_i, and the server keeps a vector h. All of these vectors are 0 before the first
+    round. In a round, machine i starts at the server's point, v = w_r, and takes local steps v ← Π(v − η·(g − h_i +
+    α·(v − w_r))). Here g is a minibatch gradient, η the step size, and Π the projection onto the constraint set.
 
-    Participant i sends v_i − w_r, where v_i is its last point. With M machines in total, the server sets h ← h −
-    (α/M)·Σ_i (v_i − w_r). Its next point is w_{r+1} = Π(v̄ − h/α), with v̄ the mean of the v_i. Both formulas assume
-    equal weights of the machines.
+    With v_i its last v, machine i sends v_i − w_r, and sets h_i ← h_i − α·(v_i − w_r). The server sets h ← h −
+    (α/M)·Σ_i (v_i − w_r), where M is the number of all machines. The server's next point is w_{r+1} = Π(v̄ − h/α),
+    where v̄ is the mean of the v_i. All machines have equal weights.
 
     Attributes:
         alpha: α, strength of the term that pulls v to w_r; positive.
-        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
-            `step_size` of the protocol as its learning rate. None is the plain step.
-        server: optimiser of the server's step, with w_r − (v̄ − h/α) as its gradient: `optax.adam`, its name "adam", or
-            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None takes w_{r+1} by the formula above.
-        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be left
-            out without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
+        local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
+            `step_size` of the protocol. If `local` is None, machines take the local steps above.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives w_r − (v̄ − h/α) as its gradient. If `server` is None, the next
+            point is w_{r+1} as above.
+        server_step: learning rate of the optimiser `server`, a number. Leave it out if there is no `server`, or if the
+            `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

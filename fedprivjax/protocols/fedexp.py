@@ -31,20 +31,21 @@ class ExpState(NamedTuple):
 
 @struct.dataclass
 class FedExP(LocalAlgorithm):
-    """FedExP (Jhunjhunwala et al. 2023): FedAvg with a longer server step if the machines' updates differ more.
+    """FedExP (Jhunjhunwala et al. 2023): FedAvg with longer server steps if the updates of machines differ more.
 
-    Let Δ_i be the update of machine i, Δ the mean of the updates in a round, and s the mean of the ‖Δ_i‖². FedAvg's
-    server adds Δ to its point. The server of FedExP adds η_g·Δ, with the factor η_g = max(1, s/(2·(‖Δ‖² + κ))) and κ =
-    `offset`. The mean of the last two iterates is reported.
+    Let Δ_i be the update of machine (client) i in a round, Δ the mean of all Δ_i, and s the mean of all ‖Δ_i‖². The
+    server of FedAvg adds Δ to its point, but the server of FedExP adds η_g·Δ. The factor is η_g = max(1, s/(2·(‖Δ‖² +
+    κ))), with κ = `offset`. The run reports the mean of the last two iterates.
 
     Attributes:
         offset: κ, a small positive number that keeps η_g finite.
-        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
-            `step_size` of the protocol as its learning rate. None is the plain step.
-        server: optimiser of the server's step, with −η_g·Δ as its gradient: `optax.adam`, its name "adam", or
-            `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds η_g·Δ.
-        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be left
-            out without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
+        local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
+            `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives −η_g·Δ as its gradient. If `server` is None, the server adds η_g·Δ
+            to its point.
+        server_step: learning rate of the optimiser `server`, a number. Leave it out if there is no `server`, or if the
+            `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -34,24 +34,26 @@ class Measured(NamedTuple):
 class FedNova(LocalGradientSteps):
     """FedNova (Wang et al. 2020): FedAvg with normalised updates, for machines with unequal numbers of local steps.
 
-    A machine's update is divided by the machine's *effective* number of steps. To define it, suppose that there is one
-    parameter, and that all gradients are 1. The effective number of steps is then the distance that the machine's local
-    steps move, divided by the step size. For plain steps, it is the number of steps. An optimiser or a proximal term
-    changes it. The server adds the weighted mean of the normalised updates, multiplied by τ. By default, τ is the
-    weighted mean of the machines' effective numbers of steps in the round.
+    The update of a machine (client) is divided by the machine's *effective* number of steps. For plain steps, the
+    effective number is the number of steps. With an optimiser or a proximal term, it is a distance divided by the step
+    size: the distance that the local steps would move one parameter if all its gradients were 1. The server adds τ
+    times the weighted mean of the normalised updates. By default, τ is the weighted mean of the effective numbers of
+    steps of the round's machines.
 
     Attributes:
-        effective: fixed value of τ, as a fraction in (0, 1] of the largest number of steps of any machine. With the
-            default None, machines also send their effective numbers of steps. In a private run, these are part of the
-            clipped message, so less of the bound is left for the update.
-        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
-        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
-            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
-        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
-            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
-        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
-            `step_size` of the protocol as its learning rate. None is the plain step.
+        effective: fixed value of τ, as a fraction in (0, 1] of the largest number of steps of any machine. With None,
+            machines also send their effective numbers of steps. In a private run, an effective number is clipped
+            together with the update, so less of the bound is left for the update.
+        prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
+            proximal term.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
+            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
+            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives minus τ times the mean normalised update as its gradient. If
+            `server` is None, the server takes the step above.
+        local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
+            `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         window: number of last iterates whose mean is reported.
 
     >>> import numpy as np

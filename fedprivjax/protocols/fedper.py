@@ -29,23 +29,26 @@ from fedprivjax.protocols.fedavg import LocalGradientSteps
 
 @struct.dataclass(kw_only=True)
 class FedPer(LocalGradientSteps):
-    """FedPer (Arivazhagan et al. 2019): FedAvg on a network's first layers, with separate last layers at every client.
+    """FedPer (Arivazhagan et al. 2019): FedAvg on the first layers of a network, and separate last layers of every
+    client.
 
-    A client trains the last layers, called its head, and never sends them. The run reports the shared layers together
-    with the initial head. Therefore use metrics of the clients' own models, such as "personal_accuracy".
+    A client (machine) trains its last layers, called the head, and never sends them. The parameters that a run reports
+    have the initial head. Use metrics of the clients' own models, such as "personal_accuracy".
 
     Attributes:
-        head: path of the head's parameters, or a tuple of paths. "Dense_1" is a layer of a network, "Dense_1/bias" one
-            array of it. The problem must have no constraint set, because it would bound shared layers and head
-            together.
-        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
-        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
-            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
-        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
-            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
-        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
-            `step_size` of the protocol as its learning rate. None is the plain step.
+        head: path of the head's parameters, or a tuple of paths. For example, "Dense_1" is a layer, and "Dense_1/bias"
+            is one array of this layer. The problem must have no constraint set, because such a set would bound the head
+            together with the shared layers.
+        prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
+            proximal term.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
+            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
+            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
+            server adds the mean update to its point.
+        local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
+            `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         window: number of last iterates whose mean is reported.
 
     >>> import numpy as np

@@ -131,53 +131,56 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 
 @struct.dataclass(kw_only=True)
 class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
-    """Local SGD (FedAvg) with local steps on one record each, plain or with noise in every step.
+    """Local SGD (FedAvg) with one record per local step, plain or with noise in every step.
 
-    In round r, a machine starts from the server's point w_r and takes K projected steps. Each step uses one of the
-    machine's own records x: v ← Π(v − η·(∇f(v; x) + N(0, σ²·I))). Here η is the step size, σ² the variance of the
-    noise, and Π the projection onto the constraint set. The server's next point w_{r+1} is the mean of the machines'
-    last points. The method is the baseline of Lowy & Razaviyayn 2023.
+    In each of R rounds, a machine (client) starts from the server's point w_r and takes K projected steps. Each step
+    uses one of the machine's own records x: v ← Π(v − η·(∇f(v; x) + N(0, σ²·I))). Here f is the loss, η the step size,
+    σ² the variance of the noise per coordinate, and Π the projection onto the constraint set. The server's next point
+    w_{r+1} is the mean of the machines' last points. Lowy & Razaviyayn 2023 use the method as a baseline.
 
     Attributes:
-        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
-        noise_std: σ, standard deviation per coordinate of the noise in a local step of the machine with the largest
-            noise (instead of `epsilon`).
-        step_size: η, step size of the local steps. The default is a rule of thumb without a theorem. It exists only if
-            `clip` is below the Lipschitz constant, and the distance to the optimum has a known bound (`problem.reach`).
-            Otherwise, there is no default, because no theorem gives a step size for local steps with noise.
+        epsilon: target ε: one number for all machines, or one for each. It holds at the δ of the machine, see `delta`.
+            With inf, the run has no noise.
+        noise_std: σ, standard deviation per coordinate of the noise in a local step, given instead of `epsilon`. If the
+            noises of machines differ, σ is the largest one.
+        step_size: η, step size of the local steps. If `clip` is below the Lipschitz constant, and a bound on the
+            distance to the optimum is known (`problem.reach`), the default is a rule of thumb without a theorem.
+            Otherwise, there is no default.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. Every local step
-            counts as one release. A machine therefore has R·K releases in R rounds.
+        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. The rule counts
+            every local step as a message with noise of its own: R·K messages in R rounds.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
-        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
-            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
-            machines the target ε. Leave it out if `epsilon` is a list.
+        relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
+            belongs to the target `epsilon`. Each machine adds the noise that its own target needs. None gives all
+            machines the target `epsilon`. It must be None if `epsilon` is a list.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
             whole run. In a custom `Sampler`, `secret` must be False, and at least one of the attributes `repeats` and
             `one_pass` must be True.
-        rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
+        rate: always None, because a step uses exactly one record.
         relation: always "replace-one", because a step uses exactly one record.
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.
-        server: optimiser of the server's step, with w_r minus the mean of the last points as its gradient:
-            `optax.adam`, its name "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None takes the
-            mean of the last points. Momentum gives FedAvgM, and Adam gives FedAdam (Reddi et al. 2021).
-        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
-            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
-        local: optimiser that replaces the plain local step: `optax.adam` or "adam", with `step_size` as its learning
-            rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With an
-            optimiser, `step_size` has no default. None is the plain step.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives w_r minus the mean of the machines' last points as its gradient. If
+            `server` is None, w_{r+1} is this mean. SGD with momentum gives FedAvgM, and Adam gives FedAdam (Reddi et
+            al. 2021).
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
+            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
+            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        local: optimiser of the local steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
+            `step_size`, which then has no default. For an optimiser with its own learning rate, such as
+            `optax.adam(0.1)`, leave out `step_size`. `ServerOptimizer` lists all forms. If `local` is None, steps are
+            plain gradient steps.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
-            every machine took part in every round. "plan" is the smallest noise that meets the target on the run's
-            participation schedule.
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the
+            participation schedule of the run.
         adversary: adversary against whom the guarantee holds. None is an adversary who sees every local step.
 
-    **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even against an adversary who sees every
-    local step. A message is post-processing of the noisy steps. For linear losses, stronger guarantees are known.
+    **Privacy**: (ε_i, δ_i)-DP for replacing one record of machine i, even against an adversary who sees every local
+    step. A message is post-processing of the noisy steps.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.

@@ -43,19 +43,22 @@ class Begun(NamedTuple):
 class MimeLite(LocalAlgorithm):
     """MimeLite (Karimireddy et al. 2021): local steps along the server's momentum, which is fixed during a round.
 
-    A machine starts at the server's point and takes projected local steps v ← Π(v − η·((1−β)·g + β·m)). Here g is a
+    A machine (client) starts at the server's point and takes local steps v ← Π(v − η·((1−β)·g + β·m)). Here g is a
     minibatch gradient, m the server's momentum, η the step size, and Π the projection onto the constraint set. The
-    machine sends its update and G, the gradient of its first minibatch. The server's next point is the mean of the
-    machines' last points. The server's next momentum is (1−β)·Ḡ + β·m, with Ḡ the mean of the gradients G.
+    machine sends its update (its last point minus the server's point), and the gradient G of its first minibatch. The
+    server's next point is the mean of the machines' last points. The server's next momentum is (1−β)·Ḡ + β·m, with Ḡ
+    the mean of the gradients G.
 
     Attributes:
         beta: β, weight of the momentum, in (0, 1).
-        local: optimiser that replaces the plain local step along (1−β)·g + β·m, in the same forms as `server`.
-            `optax.adam` has the `step_size` of the protocol as its learning rate. None is the plain step.
-        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
-            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
-        server_step: learning rate of `server`: a number. It must be given with `optax.adam` or "adam". It must be left
-            out without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
+        local: optimiser of the local steps, in one of the forms of `server`. It receives (1−β)·g + β·m as its gradient.
+            The learning rate of `optax.adam` is the `step_size` of the protocol. If `local` is None, machines take the
+            local steps above.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
+            server adds the mean update to its point.
+        server_step: learning rate of the optimiser `server`, a number. Leave it out if there is no `server`, or if the
+            `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

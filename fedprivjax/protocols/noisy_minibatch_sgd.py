@@ -252,18 +252,20 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: ignore[misc]
     """Noisy minibatch SGD: machines send noisy mean gradients of samples of their own records.
 
-    In round r, each of M participants sends the mean gradient of K of its records at the server's point w_r, with noise
-    N(0, σ²·I). The server takes the step w_{r+1} = Π(w_r − η·ḡ), where ḡ is the mean of the messages, η the step size,
-    and Π the projection onto the constraint set. After R rounds, it reports a weighted mean of w_0 … w_{R−1}. The
-    method is Algorithm 1 of Lowy & Razaviyayn 2023. With a shuffler, it is their Algorithm 3.
+    In each of R rounds, M machines (clients) take part. Each of them sends the mean gradient of K of its records at the
+    server's point w_r, plus noise N(0, σ²·I). The server takes the step w_{r+1} = Π(w_r − η·ḡ), where ḡ is the mean of
+    the messages, η the step size, and Π the projection onto the constraint set. At the end, the server reports a
+    weighted mean of w_0 … w_{R−1}. The method is Algorithm 1 of Lowy & Razaviyayn 2023, or with a shuffler (`trust`)
+    their Algorithm 3.
 
     Attributes:
-        epsilon: target ε of every machine at the run's δ; inf is non-private. A list gives one ε for each machine.
-        relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
-            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
-            machines the target ε. Leave it out if `epsilon` is a list, or with a shuffler.
-        noise_std: σ, standard deviation per coordinate of the noise in a message of the machine with the largest noise
-            (instead of `epsilon`).
+        epsilon: target ε: one number for all machines, or one for each. It holds at the δ of the machine, see `delta`.
+            With inf, the run has no noise.
+        relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
+            belongs to the target `epsilon`. Each machine adds the noise that its own target needs. None gives all
+            machines the target `epsilon`. It must be None if `epsilon` is a list, or if trust = "shuffler".
+        noise_std: σ, standard deviation per coordinate of the noise in a message, given instead of `epsilon`. If the
+            noises of machines differ, σ is the largest one.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, step size of the server. The default is the first of these that applies:
 
@@ -275,36 +277,39 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             * Otherwise: the step that minimises the bound of Lemma E.4 on the excess training loss.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        strong_convexity: modulus of strong convexity of the loss, 0 if unknown. If it is positive, it determines the
-            step size, and later iterates have larger weights in the reported mean.
-        batch: K, number of records in a message, or one number for each machine. None with the sampler "full".
+        strong_convexity: modulus of strong convexity of the loss, 0 if unknown. A positive modulus determines the
+            default step size, and gives later iterates larger weights in the reported mean.
+        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
+            `sampler` is "full" or a `Sampler` object.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
-            object, such as `Subset(10)`, with `batch` left out.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum is still
-            divided by K. Default: K divided by the machine's number of records.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
-            "add-or-remove-one" needs Poisson samples of a public `rate`, and noise_rule = "accountant".
+            object with its own K, such as `Subset(10)`.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
+            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
+        relation: neighbouring relation, "replace-one" or "add-or-remove-one". "add-or-remove-one" needs sampler =
+            "poisson", a `rate`, and noise_rule = "accountant".
         noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
-        trust: "none", or "shuffler". A shuffler hides who sent which message of a round, so that less noise is enough.
-            A message then has one record, machines must be identical, and their number per round must be fixed.
-        window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean above.
-        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
-            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. Not
-            possible with `strong_convexity`, because the weights of the reported mean then assume plain steps. None is
-            the plain step.
+        trust: "none", or "shuffler" for a trusted shuffler, which hides who sent which message of a round. With a
+            shuffler, less noise meets the target. It needs batch = 1, the same number of machines in all rounds, and
+            machines with equal numbers of records and equal settings.
+        window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean of w_0 …
+            w_{R−1}.
+        server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
+            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
+            `ServerOptimizer` lists all forms. If `strong_convexity` is positive, `server` must be None, because the
+            weights of the reported mean assume plain steps. If `server` is None, steps are plain gradient steps.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
-            every machine took part in every round. "plan" is the smallest noise that meets the target on the run's
-            participation schedule.
-        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
-            model `trust`.
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the
+            participation schedule of the run.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
+            implies.
 
-    Weights of machines, their Lipschitz constants, and the distance to the optimum are settings of the problem.
+    The problem states the weight and the Lipschitz constant of each machine, and the distance to the optimum.
 
-    **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for replacing one of its records (record-level DP between
-    silos, ISRL-DP), or for adding or removing one. With a shuffler, the guarantee is for all shuffled messages
-    together, for replacing one record of one machine.
+    **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
+    covers all messages of machine i together (record-level DP between silos, ISRL-DP). With a shuffler, it is (ε, δ)-DP
+    for replacing one record of one machine, and covers all shuffled messages together.
 
     Raises:
         Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or no theorem covers the combination

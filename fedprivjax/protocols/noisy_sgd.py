@@ -252,42 +252,45 @@ class MessageSettings(Levels, Protocol):
 class NoisySGD(MessageSettings):
     """Noisy SGD in one pass over the records, with noise from the machines or from a trusted server.
 
-    In each of T rounds, m machines take part. Each takes a record that was not used before, and sends the record's
-    gradient at the server's point w_t. The server takes a projected step along the mean of the messages. Every message
-    has noise, or the mean has noise if the server is trusted.
+    In each of T rounds, m machines (clients) take part. Each machine takes a record that was not used before, and sends
+    the record's gradient at the server's point. The server takes a projected step along the mean of the messages.
+    Either every message has noise, or the mean has noise (`trust`).
 
     Attributes:
-        mu: target μ of Gaussian DP, from which `calibrate` computes `noise_std`; inf is non-private.
-        epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: standard deviation per coordinate of the noise in a message, or in the mean with a trusted server
-            (instead of `mu`).
-        step_size: step size of the server. Default: D/√(T·(G² + d·σ²)), for the assumed distance D to the optimum
-            (`problem.travel`), Lipschitz constant G, d parameters, and noise of standard deviation σ per coordinate in
-            the mean gradient. If gradients are clipped to C < G, the default is a rule of thumb without a theorem
-            (`fedprivjax.method.default_steps.plain_clipped_step`).
+        mu: target μ of Gaussian DP. With inf, the run has no noise.
+        epsilon: target ε at the run's δ, given instead of `mu`.
+        noise_std: standard deviation per coordinate of the noise, given instead of `mu`. With a trusted server, the
+            noise is in the mean of the messages, otherwise in each message.
+        step_size: step size of the server. Default: D/√(T·(G² + d·σ²)). Here D is the assumed distance to the optimum
+            (`problem.travel`), G the Lipschitz constant, d the number of parameters, and σ the standard deviation per
+            coordinate of the noise in the mean gradient. If gradients are clipped to C < G, the default is a rule of
+            thumb without a theorem (`fedprivjax.method.default_steps.plain_clipped_step`).
         step_scale: factor by which the given or default step size is multiplied.
-        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
-            constant that the problem states.
-        trust: "none" if every message is public, so that machines add the noise. "server" if a trusted server adds the
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
+            relies on the Lipschitz constant that the problem states.
+        trust: "none" if every message is public and machines add the noise. "server" if a trusted server adds the
             noise.
-        relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest
-            number has the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy`
-            must be None.
-        batch: K, number of records in a message. The message is the mean of their gradients, each clipped separately. A
-            machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining records.
-        average: True to report the running average of the iterates instead of the last one. Metrics evaluate both.
-        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
-            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. None
-            is the plain step. For `optax.adam`, the default `step_size` is rescaled: if all gradients were equal, the
-            optimiser would move as far in T rounds as plain steps with the default above.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+        relative_privacy: one number for each machine, proportional to the machine's own μ. The largest number belongs
+            to the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy` must be
+            None.
+        batch: K, number of records in a message. The message is the mean of the gradients of these records, which are
+            clipped one by one. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining
+            records.
+        average: True to report the mean of the iterates instead of the last iterate. Metrics evaluate both.
+        server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
+            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
+            `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps. For `optax.adam`,
+            the default `step_size` is rescaled: if all gradients were equal, the optimiser would move as far in T
+            rounds as plain steps of the default size above.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
-        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
-            model `trust`.
+            the participation schedule of the run.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
+            implies.
 
-    **Privacy**: μ-GDP for replacing one record, with μ = 2G/(K·noise_std), or 2G/(K·m·noise_std) with a trusted server.
-    C replaces G if a clip is set. A record affects one message, and everything else is post-processing.
+    **Privacy**: μ-GDP for replacing one record, with μ = 2G/(K·noise_std). With a trusted server, μ =
+    2G/(K·m·noise_std). With a `clip`, C replaces G. A record affects one message, and everything else is
+    post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

@@ -34,15 +34,14 @@ class SkipState(NamedTuple):
 class ProxSkip(LocalAlgorithm):
     """ProxSkip, also known as Scaffnew (Mishchenko et al. 2022): local steps corrected for machines whose data differ.
 
-    Machine i keeps a vector c_i, and the server keeps c, the mean of all c_i. A machine starts at the server's point w
-    and takes local steps of size η along g − c + c_i, where g is a minibatch gradient. From its last point v, it sends
-    v − w. It then sets c_i ← c_i + (p/η)·(v − w), with p = `probability`. The formulas assume equal weights of the
-    machines.
+    Machine (client) i keeps a vector c_i, and the server keeps c, the mean of all c_i. A machine starts at the server's
+    point w and takes local steps of size η against g − c + c_i, where g is a minibatch gradient. With v its last point,
+    the machine sends v − w, and sets c_i ← c_i + (p/η)·(v − w), where p is `probability`. All machines have equal
+    weights.
 
     Attributes:
-        probability: p. In the paper, it is the probability that a step is followed by averaging. Here, averaging
-            follows a fixed number of steps. The default None is 1/K, with K the largest number of local steps of a
-            machine in a round.
+        probability: p. In the paper, the server averages after a step with probability p, but here it averages after a
+            fixed number of steps. None is 1/K, where K is the largest number of local steps of a machine in a round.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -186,10 +186,10 @@ class ReleasedRules:
 
 
 def released(theory: Theory) -> Theory:
-    """Return a theory that has only the default step size of the given theory.
+    """Return a theory without error bounds, with the default step size of a given theory.
 
-    Methods that reproduce the released code of other groups have such a theory. The command `fedprivjax plan` compares
-    methods by error bounds. It leaves these methods out, because their theories state neither bounds nor uses (`Use`).
+    Methods that reproduce the code of other groups have such a theory. The command `fedprivjax plan` compares methods
+    by error bounds, and leaves these methods out.
 
     Args:
         theory: theory of the published method.

@@ -50,21 +50,22 @@ class Summed(NamedTuple):
 class ControlVariates(LocalGradientSteps):
     """Algorithm of `Scaffold`: FedAvg's local steps, corrected by control variates.
 
-    A control variate is a vector that a machine keeps: the mean of its gradients in the round in which it last took
-    part.
+    A control variate is a vector that a machine (client) keeps: the mean of its gradients in its last round.
 
     Attributes:
-        scaled: True to send the change of a control variate multiplied by K·η, with K the largest number of local steps
-            of a machine and η the step size. The change then has the same scale as the update. Both are clipped
-            together, as one message.
-        prox: ρ of a proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w, or None.
-        server_step: learning rate of `server`: a number, or a function of the round, counted from 0, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. It must be given with `optax.adam` or "adam". It must be left out
-            without a `server`, and with `optax.adam(0.1)`, which has its own learning rate.
-        server: optimiser of the server's step, with minus the mean update as its gradient: `optax.adam`, its name
-            "adam", or `optax.adam(0.1)`. `ServerOptimizer` lists further forms. None adds the mean update.
-        local: optimiser that replaces the plain local step, in the same forms as `server`. `optax.adam` has the
-            `step_size` of the protocol as its learning rate. None is the plain step.
+        scaled: True to send the change of a control variate multiplied by K·η, where K is the largest number of local
+            steps of a machine and η the step size. The product has the scale of an update. Update and product are
+            clipped together, as one message.
+        prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
+            proximal term.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
+            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
+            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
+            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
+            server adds the mean update to its point.
+        local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
+            `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         window: number of last iterates whose mean is reported.
     """
 
@@ -119,18 +120,18 @@ class ControlVariates(LocalGradientSteps):
 class Scaffold(FedAvg):
     """SCAFFOLD, not private, or private for one record (DP-SCAFFOLD) or for one machine.
 
-    Every machine i keeps a control variate c_i: the mean of its gradients in the round in which it last took part. The
-    server keeps c, the mean of all c_i. Local steps go along the gradient plus c − c_i, which corrects for machines
-    with different data. Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
+    Every machine (client) i keeps a control variate c_i: the mean of its gradients in its last round. The server keeps
+    c, the mean of all c_i. Local steps go against the gradient plus c − c_i, because the data of machines differ.
+    Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
 
     The settings are those of `FedAvg`. All machines have equal weights. `update_clip` bounds the joint L2 norm of two
-    vectors: the update, and the change of c_i times K·η. The factor gives the vectors the same scale. Here K is the
-    largest number of local steps of a machine, and η the step size. With an `encoder`, machines keep their exact c_i,
-    while the server adds up encoded changes. The server's c therefore contains the encoding errors of all messages so
-    far. The mean of these errors is 0 if the encoder is unbiased.
+    vectors of the same scale: the update, and the change of c_i times K·η. Here K is the largest number of local steps
+    of a machine, and η the step size. With an `encoder`, machines keep exact c_i, but the server adds up encoded
+    changes. Its c contains the encoding errors of all messages so far. If the encoder is unbiased, the mean of these
+    errors is 0.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, as in `FedAvg` with the same
-    settings. The server computes its control variate from released numbers only.
+    settings. The server computes c from the noisy values only.
 
     Raises:
         Refusal: if a setting is invalid, or no theorem covers the combination of settings.

@@ -52,8 +52,8 @@ class Stage(NamedTuple):
     """Algorithm and settings of one round of a run in stages.
 
     Attributes:
-        steps: algorithm of the stage to which the round belongs. Settings that depend on a number of rounds are
-            computed for the number of rounds of the stage.
+        steps: algorithm of the stage to which the round belongs. Settings that depend on a number of rounds are those
+            for the length of the stage.
         t: number of the round within its stage, from 1.
         scale: factor by which the run's step size is multiplied in the stage.
         strength: λ, strength of the regulariser in the stage. None means no regulariser.
@@ -67,24 +67,24 @@ class Stage(NamedTuple):
 
 @struct.dataclass
 class Staged(Algorithm):
-    """Algorithm in stages. Each stage restarts an algorithm at the point that the previous stage reported.
+    """Algorithm in stages, each of which restarts an algorithm at the point that the previous stage reported.
 
     Attributes:
-        steps: algorithm of every stage, such as `SGD(average=True)`. Its server must read the mean of each round's
-            messages (`reads` is `Mean()`), not sums over several rounds.
-        rounds: number of rounds of each stage, such as (60, 30, 10). Their sum must be the number of rounds of the run.
-            A single integer is the number of stages. Each stage is then half as long as the one before, and the last
-            one takes all rounds that are left.
-        scales: factor on the step size in each stage, or one factor for all stages.
-        regularisation: λ of the regulariser (λ/2)·‖x − centre‖², which the server adds to the loss of parameters x. One
+        steps: algorithm of every stage, such as `SGD(average=True)`. The server of the algorithm must read the mean of
+            each round's messages, not sums over several rounds: its attribute `reads` must be `Mean()`.
+        rounds: number of rounds of each stage, such as (60, 30, 10). The sum must be the number of rounds of the run. A
+            single integer is the number of stages: the first stage has half of the run's rounds, each later stage has
+            half as many rounds as the one before, and the last stage has all rounds that are left.
+        scales: factor of the step size: one number for each stage, or one for all stages.
+        regularisation: λ of the regulariser (λ/2)·‖x − c‖², which the server adds to the loss of parameters x: one
             number for each stage, or one for all stages. None adds no regulariser.
-        centre: centre of the regulariser: "stage" for the point at which the stage starts, "run" for the initial
-            parameters of the run.
+        centre: c in the regulariser: "stage" for the point at which the stage starts, "run" for the initial parameters
+            of the run.
         begins: number of rounds before each stage; set by calibration.
         each: algorithms of all stages, stacked along a leading axis; set by calibration.
 
-    In a sweep, "algorithm.scales.1" is the scale of the second stage. Changing such a number does not recompile, and
-    neither does another division of the same number of rounds into stages.
+    In a sweep, "algorithm.scales.1" is the factor of the second stage. Another factor does not recompile, nor does
+    another division of the same number of rounds into as many stages.
 
     >>> import numpy as np
     >>> from fedprivjax import Full, NoisyRecords, Protocol, datasets, from_dataset, simulate

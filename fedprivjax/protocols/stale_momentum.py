@@ -140,44 +140,47 @@ def _bound(protocol: Any, run: PlannedRun) -> Bound:
 class StaleMomentum(MessageSettings):
     """SGD with a separate momentum at every machine (Reshef & Levy 2025).
 
-    Suppose that machine i takes part in round t, and that its previous round was t'. It takes a record z that was not
-    used before, and computes u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z). It updates its momentum to q_i ← u + (t−1)/t'·q_i,
-    and sends q_i with noise. In its first round, u = t·∇f(x_t; z) and q_i = u.
+    Let machine (client) i take part in round t, and let t' be its previous round. The machine takes a record z that was
+    not used before, and computes u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z), where f is the loss and x_t the server's
+    point. The machine updates its momentum to q_i ← u + (t−1)/t'·q_i, and sends q_i with noise. In the first round of
+    the machine, u = t·∇f(x_t; z) and q_i = u.
 
     With q the mean of the messages of round t, step size η and the projection Π onto the constraint set, the server
     takes the step w_{t+1} = Π(w_t − η·q), and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output after T
     rounds is x_T.
 
     Attributes:
-        mu: target μ of Gaussian DP; inf is non-private.
-        epsilon: target ε at the run's δ (instead of `mu`).
-        noise_std: standard deviation per coordinate of the noise, apart from a factor (instead of `mu`). A machine's
-            k-th message has noise of standard deviation r_k·noise_std. The factors r_k follow from `noise_schedule` and
-            `relative_privacy`. They are scaled such that μ is at most 2C/(K·noise_std).
+        mu: target μ of Gaussian DP. With inf, the run has no noise.
+        epsilon: target ε at the run's δ, given instead of `mu`.
+        noise_std: scale of the noise, given instead of `mu`. The k-th message of a machine has noise of standard
+            deviation r_k·noise_std per coordinate. The factors r_k follow from `noise_schedule` and `relative_privacy`,
+            and are scaled such that μ is at most 2C/(K·noise_std).
         step_size: step size η of the server. Default without noise: 1/(4LT), for smoothness L and T rounds. Default
-            with noise: a rule of thumb without a theorem, at which the noise moves the last point w_{T+1} by
-            min(D, 2·√d·G/L). Here D is the diameter of the constraint set, d the number of parameters, and G the
-            Lipschitz constant. With a clip, `fedprivjax.method.default_steps.step_by_theory` may give another default
-            if `batch` exceeds 1, or if D or L is infinite.
+            with noise: a rule of thumb without a theorem, at which the noise moves the last point w_{T+1} by min(D,
+            2·√d·G/L). Here D is the diameter of the constraint set, d the number of parameters, and G the Lipschitz
+            constant. With a `clip`, `fedprivjax.method.default_steps.step_by_theory` replaces these defaults if `batch`
+            exceeds 1, if D is infinite, or if L is infinite in a run without noise.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: C, bound on the L2 norm of u that each machine enforces by clipping. A private run must have one.
-        relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest
-            number has the target μ. None gives all machines the target μ.
-        batch: K, number of records in a message. u is the mean of their vectors, each clipped separately.
-        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with `step_size` as its
-            learning rate, or `optax.adam(0.1)`, with `step_size` left out. `ServerOptimizer` lists further forms. With
-            an optimiser, there is no default step and no error bound. None is the plain step.
-        noise_schedule: "uniform" for equal noise in all messages of a machine, or a list of positive numbers. A
-            machine's factors r_1, r_2, … are proportional to these numbers.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+        clip: C, bound on the L2 norm of u, enforced by clipping. A run with noise needs a `clip`.
+        relative_privacy: one number for each machine, proportional to the machine's own μ. The largest number belongs
+            to the target μ. None gives all machines the target μ.
+        batch: K, number of records in a message. The machine computes a vector u for each of these records, clips every
+            vector, and uses their mean as u.
+        server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
+            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
+            `ServerOptimizer` lists all forms. With an optimiser, no error bound is known, and `optax.adam` needs a
+            `step_size`. If `server` is None, steps are plain gradient steps.
+        noise_schedule: "uniform" for equal noise in all messages of a machine, or a list of positive numbers, to which
+            the factors r_1, r_2, … of a machine are proportional.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
+            the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees all
             messages.
 
-    **Privacy**: μ-GDP per machine for replacing one record, with μ² = max_j Σ_{k≥j} (2C·a_k/(K·σ_k))². A record first
-    enters a message j of its machine, and stays in all later messages k, with a weight a_k. The weight is the product
-    of the factors (t−1)/t' of the messages after j, up to k. σ_k is the standard deviation of the noise in message k.
+    **Privacy**: μ-GDP for replacing one record of a machine, with μ² = max_j Σ_{k≥j} (2C·a_k/(K·σ_k))². A record first
+    enters a message j of its machine, and stays in all later messages k with a weight a_k. The weight is the product of
+    the factors (t−1)/t' of the messages after j, up to k. σ_k is the standard deviation of the noise in message k.
     """
 
     noise_schedule: str | Sequence[float] = host_only("uniform")

@@ -40,10 +40,10 @@ SMOOTHINGS = ("given", "phases")
 
 
 class Stage(NamedTuple):
-    """One phase of a run with several phases.
+    """Numbers of users and rounds in one phase of `UserAGD`.
 
     Attributes:
-        per_round: number of users in each of its rounds.
+        per_round: number of users in each round of the phase.
         rounds: number of rounds of the phase.
     """
 
@@ -118,67 +118,70 @@ class UserAGD(UserSettings):
     """Accelerated SGD (AC-SA) on batches of users (machines with one record each).
 
     The method is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along the mean gradient of a
-    round's users. The mean is made private as in `UserSGD`. For strongly convex losses, a run has several *phases*.
-    Each phase starts at the output of the previous one and restarts the acceleration.
+    round's users. The mean is made private as in `UserSGD`. For strongly convex losses, a run has several *phases*, and
+    each phase restarts the acceleration at the output of the previous phase.
 
     Attributes:
-        epsilon: target ε of every record, at the run's δ; inf is non-private.
-        noise_std: σ, standard deviation per coordinate of the noise that one message contributes. In every trust model,
-            the sum of n messages has noise of standard deviation σ·√n in each coordinate.
-        step_size: s, for steps of size (t+1)·s/2 in round t of a phase, counted from 1. Default: the theory's value
-            s = 1/(β + S), for smoothness β and a number S ≥ 0 that grows with the noise (see `spread`). If the clip is
+        epsilon: target ε of every record, at the run's δ. With inf, the run has no noise.
+        noise_std: σ, given instead of `epsilon`: in every trust model, the sum of n messages has noise of standard
+            deviation σ·√n per coordinate.
+        step_size: s: in round t of a phase, where t starts at 1, the step has size (t+1)·s/2. Default: s = 1/(β + S) of
+            the theory, with the smoothness β and a number S ≥ 0 that grows with the noise (see `spread`). If `clip` is
             below the Lipschitz constant, and neither `strong_convexity` nor `variance` is given, the default is instead
             a rule of thumb without a theorem.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. None relies on the Lipschitz
-            constant that the problem states.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
+            relies on the Lipschitz constant that the problem states.
         trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
             "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once.
-        levels: g, number of steps into which the range of a coordinate is divided for rounding, for trust = "shuffler".
-            Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting =
-            "paper".
-        rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε, for trust =
-            "shuffler". Let Δ be the L2 distance, in steps, by which a user's vector changes if the user's record is
-            replaced. Before rounding, Δ is at most g. After rounding, "coupled" bounds Δ by g + √d, and "independent"
-            by g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε is about that of Δ =
-            √(g² + d/4). All three bounds are valid, and "averaged" gives the smallest ε.
+        levels: g, number of equal steps into which the range [−C, C] of a coordinate is divided for rounding, for trust
+            = "shuffler". Without a `clip`, C is the Lipschitz constant. Default: ⌈max(2√n, 16√d)⌉ for n users in a
+            round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
+        rounding: "averaged", "coupled" or "independent", for trust = "shuffler": bound on the effect of random rounding
+            on ε. Let Δ be the L2 norm of the change of a user's vector if the user's record is replaced, in steps of
+            2C/g. Before rounding, Δ is at most g, because the change is at most 2C. After rounding, "coupled" bounds Δ
+            by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" averages over the random rounding: if d ≤ 4g²,
+            ε is about the ε for Δ = √(g² + d/4). All three bounds are valid, and "averaged" gives the smallest ε.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
-        honest: for trust = "shuffler": fraction of a round's users who are assumed to add their noise. The guarantee
-            counts the noise of these users only.
-        relative_privacy: one number for each user, proportional to the user's target ε. The user with the largest
-            number has the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must
-            be None.
+        honest: for trust = "shuffler": assumed fraction of a round's users that add their noise. The guarantee counts
+            the noise of these users only.
+        relative_privacy: one number for each user, proportional to the user's own target ε. The largest number belongs
+            to the target `epsilon`. None gives all users the target `epsilon`. Unless trust = "none",
+            `relative_privacy` must be None.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
         noises: each user's noise divided by the largest noise; set by `calibrate`.
         strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.
-        spread: rule for S in the default step size: "optimal" minimises the explicit error bound, "paper" is the
-            formula of the paper. The function `fedprivjax.theory.cheu.agd_spread` computes both.
-        variance: bound on the mean squared error of a round's mean gradient. None is the variance of noise and rounding
-            plus a bound on the variance from sampling users.
+        spread: rule for S in the default step size: "optimal" minimises the error bound, and "paper" is the formula of
+            the paper. `fedprivjax.theory.cheu.agd_spread` computes both.
+        variance: bound on the mean squared error of a round's mean gradient. None is the mean squared error of noise
+            and rounding plus a bound for the sampling of users.
         phases: number of phases. None is ⌈log₂ log₂ n⌉ for n users (`fedprivjax.theory.cheu.strong_phase_count`).
-        smoothing: strength of the Moreau envelopes that make a loss smooth: "given" for the strength of the problem's
-            loss, if any, or "phases" for the strength that minimises the error bound of each phase.
-        server: optimiser that replaces the server's plain step: `optax.adam` or "adam", with learning rate (t+1)·s/2 in
-            round t, or `optax.adam(0.1)`, with `step_size` left out. The latter's updates are multiplied by (t+1)/2.
-            `ServerOptimizer` lists further forms. An optimiser needs a `strong_convexity` of 0. With an optimiser,
-            there is no default step and no error bound. None is the plain step.
-        sampling: False ignores the sampling error of batches in the choice of step sizes and batch sizes, so that only
-            the noise counts. This suits data for which one point minimises the loss of every record, because the
-            sampling error is 0 at that point.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the method's own formula,
+        smoothing: strength of the Moreau envelopes that make a loss smooth. "given" uses the loss of the problem as it
+            is. "phases" uses the strength that minimises the error bound of each phase, and needs a loss with envelopes
+            (`Moreau`).
+        server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` in
+            round t is (t+1)·s/2. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out
+            `step_size`. Its updates are multiplied by (t+1)/2. `ServerOptimizer` lists all forms. An optimiser needs a
+            `strong_convexity` of 0. With an optimiser, no error bound is known, and `optax.adam` needs a `step_size`.
+            If `server` is None, steps are plain gradient steps.
+        sampling: False ignores the sampling error of a round's users in the choice of step sizes and numbers of users.
+            Use it for data for which one point minimises the loss of every record, because the sampling error is 0 at
+            such a point.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
             which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the run's participation schedule.
-        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary of the trust
-            model `trust`.
-        schedule: for each round, the numbers (t + 1, 1/s, b); shape [rounds, 3]. Here t is the number of the round in
-            its phase, from 1, and s is the step size of the phase. b is 1 in the first round of a phase, and 0 in
-            its other rounds. After the last phase no step is taken: these rounds have 0 in place of t + 1, and b = 1.
-            Set by `calibrate`.
-        strengths: smoothing strength of every round with smoothing = "phases", otherwise None; set by `calibrate`.
+            the participation schedule of the run.
+        adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
+            implies.
+        schedule: a row (t + 1, 1/s, b) for each round, shape [rounds, 3]; set by `calibrate`. Here t is the number of
+            the round in its phase, from 1, and s is the step size of the phase. b is 1 in the first round of a phase,
+            and 0 in its other rounds. The server takes no step in rounds after the last phase. Their rows have 0
+            instead of t + 1, and b = 1.
+        strengths: strength of the Moreau envelopes in every round if smoothing = "phases", else None; set by
+            `calibrate`.
 
-    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. A record enters
-    one message in each round that uses it.
+    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary that `trust` implies. A record enters one
+    message in each round that uses the record.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.
