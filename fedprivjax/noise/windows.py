@@ -81,9 +81,8 @@ class Windows(Mechanism):
     node. A round uses the nodes that cover the last N = `epoch` rounds.
 
     Attributes:
-        inputs: number of each round, and standard deviation of its noise in units of `noise_std`. If every machine has
-            its own set of trees, `inputs` also holds the index of each participant's set. The server's noise is then
-            the mean of the participants' noise.
+        inputs: inputs of each round. If every machine has its own set of trees, the server's noise is the mean of the
+            participants' noise.
         epoch: N, number of rounds of an epoch.
     """
 

@@ -91,8 +91,8 @@ class Event:
     def cache_key(self) -> tuple[Any, ...] | None:
         """Key under which calibrated noise is cached on disk, or None if the noise is not cached.
 
-        Noise that is fast to compute is not cached. The key holds all values on which `target_ratio` depends, except
-        the noise and the target.
+        Noise that is fast to compute is not cached. The key holds all values on which the calibrated noise depends,
+        except the privacy target.
         """
         return None
 

@@ -34,8 +34,8 @@ class Ditto(LocalGradientSteps):
         pull: λ, strength of the pull, a positive number.
         personal_step: step size of the personal models. Default: the step size of the local steps. If `local` is given,
             `personal_step` is required.
-        prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls the local iterate v of the shared model to the received
-            w. None is no proximal term.
+        prox: ρ of the proximal term (ρ/2)·‖u − w‖². It pulls u, the machine's local copy of the shared model, to the
+            received point w. None is no proximal term.
         server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
             starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
             the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.

@@ -178,9 +178,10 @@ class StaleMomentum(MessageSettings):
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees all
             messages.
 
-    **Privacy**: μ-GDP for replacing one record of a machine, with μ² = max_j Σ_{k≥j} (2C·a_k/(K·σ_k))². A record first
-    enters a message j of its machine, and stays in all later messages k with a weight a_k. The weight is the product of
-    the factors (t−1)/t' of the messages after j, up to k. σ_k is the standard deviation of the noise in message k.
+    **Privacy**: μ-GDP per machine for replacing one record. A record first enters a message j of its machine. It has
+    the weight a_{j,j} = 1 there, and stays in all later messages k with a weight a_{j,k}, the product of the factors
+    (t−1)/t' of the messages after j, up to k. Let σ_k be the standard deviation of the noise in message k. Then
+    μ² = max_j Σ_{k≥j} (2C·a_{j,k}/(K·σ_k))².
     """
 
     noise_schedule: str | Sequence[float] = host_only("uniform")

@@ -61,10 +61,10 @@ class TreeMomentum(MomentumProtocol):
             the standard deviation of the noise on α·g_t. With "sensitivity tree", only nodes of at most N rounds have
             noise of standard deviation σ.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). If gradients are clipped to C <
-            G, where G is the Lipschitz constant, and D is finite, the default is a rule of thumb without a theorem:
-            min(D, 2·√d·G/L)/√(N·T), or D/√(N·T) if G or L is unknown. Here D is the assumed distance to the optimum
-            (`problem.travel`), d the number of parameters, and L the smoothness.
+        step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). Let D be the assumed distance to
+            the optimum (`problem.travel`), d the number of parameters, G the Lipschitz constant, and L the smoothness.
+            If D is finite, and gradients are clipped to C < G or G is unknown, the default is a rule of thumb without a
+            theorem: min(D, 2·√d·G/L)/√(N·T), or D/√(N·T) if G or L is unknown.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee

@@ -88,11 +88,11 @@ def table(results: Showable, metric: str | Metric | None = None, *, iterate: str
     """Return results as tables, in the form in which the command line prints them.
 
     Args:
-        results: a results folder, the result of `load`, the dataset of a sweep, or a dictionary with such a dataset for
-            the label of each protocol.
+        results: a results folder, the result of `load`, the dataset of a sweep, or a dictionary of such datasets with
+            the labels of their protocols as keys.
         metric: metric whose table is returned. If this table does not state the realised ε, a table of the realised ε
-            is added. If settings were chosen by the results themselves, a table of these settings is added. None
-            returns all tables.
+            is added. A table of chosen settings is added if settings, such as a step size, were chosen by the best
+            metric in the same results. None returns all tables.
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
 
@@ -134,8 +134,8 @@ def plot(
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
             (simulated), or any swept setting. For one run, it is "round" or "hours". "costs" has a panel for each of
             rounds, bytes, gradients and hours. "grid" draws heat maps over the two swept hyper-parameters with the most
-            values. If only one has at least three values, the other axis is ε. Default: "epsilon" if ε was swept, else
-            the first swept setting, else "round".
+            values, at least three each. If only one has three values, the vertical axis is ε. Default: "epsilon" if ε
+            was swept, else the first swept setting, else "round".
         iterate: name of the iterate to show, such as "last". None is the one that the experiment file names, or the
             reported parameters.
         style: "screen", "dark" (for dark pages), "paper" or "paper wide". A figure for a paper has text of 8 points.

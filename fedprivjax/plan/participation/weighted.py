@@ -45,9 +45,9 @@ class Weighted(Participation):
 
     If `max_uses` is given, a machine that has taken part this often is not sampled any more. If the weights differ
     between rounds, sampling raises Refusal once too few machines are left for a round. If the weights are the same in
-    all rounds, enough machines are always left, because some machines are sampled first if necessary. These machines
-    can still take part in every remaining round, and take part more often than their weights imply. For example, with
-    `per_round` = 2 and `max_uses` = [3, 1, 1, 1], three rounds are possible only if machine 0 takes part in each round.
+    all rounds, enough machines are always left: if a round would otherwise lack machines, those with enough uses left
+    for every remaining round are sampled first. They then take part more often than their weights imply. For example,
+    with `per_round` = 2 and `max_uses` = [3, 1, 1, 1], three rounds are possible only if machine 0 takes part in each.
 
     Args:
         machines: total number of machines.
