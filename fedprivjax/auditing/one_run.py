@@ -66,7 +66,7 @@ class OneRunAudit:
     """Result of `audit_one_run`: lower bounds on the privacy loss, with the claimed guarantee.
 
     Worst-case records (canaries) get random signs. The bounds follow from the number of signs that an attacker guesses
-    correctly. The error probability of a bound is the largest probability that the bound exceeds the true ε or μ.
+    correctly. The probability that a bound exceeds the true ε or μ is at most the error probability of the bound.
     `audit_one_run` has two arguments that are error probabilities: `level` (default 0.05) and `verdict` (default 10⁻⁴).
 
     Attributes:
@@ -148,9 +148,8 @@ def audit_one_run(
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: seed of the run and of the random signs.
         delta: δ of the bound on ε.
-        each: number of canaries per machine. A machine uses its canaries one after another. Later canaries may
-            influence fewer of the machine's messages than the first canary. If there are few machines, use more
-            canaries, so that there are enough signs to guess.
+        each: number of canaries per machine. A later canary may influence fewer of the machine's messages than the
+            first canary. If there are few machines, use more canaries, so that there are enough signs to guess.
         canary: norm of a canary's gradient, divided by the clip. It has no effect on a method without a clip: there,
             the gradient's norm is the Lipschitz constant of the loss.
         level: error probability of each bound.

@@ -223,6 +223,8 @@ class Leaderboard:
     def plot(self) -> Figure:
         """Return a plot of the metric's means and 95% intervals against the target ε.
 
+        If a row has no target ε, the plot uses its realised ε.
+
         Rows share a panel if they have the same experiment, swept settings except ε, federation, metric, δ, protected
         unit and neighbouring relation. A panel has a line for each method and trust model.
 

@@ -309,8 +309,8 @@ def check_protocol(
 
     Args:
         protocol: a protocol with a target (`mu` or `epsilon`) or a `noise_std`, and with a step size if it has no
-            default. If `noise_std` is 0 or the target is infinite, the protocol is non-private, and properties of
-            privacy are skipped.
+            default. If `noise_std` is 0 or the target is infinite, properties of privacy are skipped, unless the
+            protocol guarantees privacy without added noise.
         problem: a problem with enough examples for the rounds. If the protocol does not clip, the constants of the
             problem must bound the sensitivity. The test takes less than a minute for hundreds of examples, and a minute
             or two for thousands.

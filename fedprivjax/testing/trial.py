@@ -46,7 +46,7 @@ class Trial:
 
     Attributes:
         protocol: a protocol with a privacy target or a given `noise_std`. A protocol with `noise_std = 0` is
-            non-private.
+            non-private, unless it guarantees privacy without added noise.
         problem: problem of the test runs.
         participation: participation scheme of the test runs.
         rounds: number of rounds of a run.

@@ -335,7 +335,7 @@ def smoothed_scan(
         per_round: batch size (users in a round), or None for the best.
         smoothness: β, smoothness of the envelope, or None for the best.
         sampling: True if the bound includes the sampling error of a round's mean gradient. False omits this error. The
-            bound is then due to optimisation and to noise only.
+            bound is then due to optimisation, to noise and to the envelope only.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
             (`agd_spread`).
         paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.

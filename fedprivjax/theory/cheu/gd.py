@@ -254,8 +254,8 @@ def gd_phases(
             * a function, for other noise, from the number of rounds to E‖Z‖²/L² of each round.
         smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
         max_rounds: largest number of rounds of each group, or None for the number of users in the group.
-        tolerance: each group has the smallest number of rounds whose bound is at most (1 + `tolerance`) times the
-            smallest bound of any number of rounds.
+        tolerance: each group has the smallest evaluated number of rounds whose bound is at most (1 + `tolerance`) times
+            the smallest evaluated bound (`gd_scan`).
         generalization: False for bounds on the excess empirical loss instead of the excess population loss.
 
     Returns:

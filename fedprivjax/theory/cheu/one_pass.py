@@ -198,7 +198,7 @@ def strong_phases(
         per_round: batch size for all phases, such as `strong_per_round`. Give a sequence for one batch size per phase,
             or None for the best batch size of each phase.
         sampling: True if bounds include the sampling error of a round's mean gradient. False omits this error. Bounds
-            are then due to optimisation and to noise only.
+            are then due to optimisation, to noise and to envelopes only.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
             (`agd_spread`).
         paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
@@ -253,7 +253,7 @@ def strong_per_round(
         smoothness: smoothness of the loss, or None to use Moreau envelopes (smooth lower approximations).
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         sampling: True if the bound includes the sampling error of a round's mean gradient. False omits this error. The
-            bound is then due to optimisation and to noise only.
+            bound is then due to optimisation, to noise and to envelopes only.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper.
         paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
 

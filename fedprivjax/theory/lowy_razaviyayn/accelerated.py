@@ -222,8 +222,8 @@ def acsa_stages(
     """Successive runs (stages) of accelerated SGD on a strongly convex loss.
 
     Each stage halves the bound on the excess loss. There are as many stages as fit into the rounds. Remaining rounds
-    are not used. If the first stage does not fit, the result is one stage of all rounds with v_1 = 2β, which need not
-    halve the bound.
+    are not used, although V² contains noise that is calibrated for all R rounds. If the first stage does not fit, the
+    result is one stage of all rounds with v_1 = 2β, which need not halve the bound.
 
     Args:
         rounds: R, number of all rounds.

@@ -74,8 +74,8 @@ def central_lower_bound(
 ) -> float:
     """Lower bound on the excess loss with a trusted server.
 
-    The bound is on the excess population loss. With `deviation` 0, the bound is on the excess empirical loss. Constants
-    and logarithms are omitted.
+    The bound is on the excess population loss. With `deviation` 0, the bound is also on the excess empirical loss for
+    the worst data. Constants and logarithms are omitted.
 
     Args:
         problem: constants N (`per_round`, here the number of all machines), n (records of a machine), d (parameters), D
