@@ -236,9 +236,10 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             object with its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
             gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
-        relation: neighbouring relation, "replace-one" or "add-or-remove-one". "add-or-remove-one" needs sampler =
-            "poisson", a `rate`, and noise_rule = "accountant".
-        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
+        relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
+            noise_rule = "accountant", and sampler = "poisson" with a `rate`, or a `Poisson` object with a rate.
+        noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
+            `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number

@@ -201,7 +201,8 @@ class DPMu2(MessageSettings):
         noise_std: scale of the noise, given instead of `mu`. A machine adds noise of standard deviation r_k·noise_std
             per coordinate to its k-th message. A trusted server instead adds noise of standard deviation r_t·noise_std
             to q_t in round t. The factors r_k and r_t are the *relative noise*, which follows from `noise_schedule` and
-            `relative_privacy`.
+            `relative_privacy`. If a matrix correlates the noise (`noise_schedule`), `SumFactor` states the noise of a
+            message instead.
         step_size: η, step size of the server. Default: the step of the theory, at which noise moves x_T by at most
             about the diameter of the constraint set. `fedprivjax.theory.reshef_levy.step_size` computes this step. With
             a `clip`, the default is a rule of thumb without a theorem: the distance

@@ -50,9 +50,10 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             object with its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
             gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
-        relation: neighbouring relation, "replace-one" or "add-or-remove-one". "add-or-remove-one" needs sampler =
-            "poisson", a `rate`, and noise_rule = "accountant".
-        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
+        relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
+            noise_rule = "accountant", and sampler = "poisson" with a `rate`, or a `Poisson` object with a rate.
+        noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
+            `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
@@ -67,8 +68,8 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             share with neighbours.
         server: optimiser of every machine's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
             `step_size`. The updates of an optimiser with its own learning rate, such as `optax.adam(0.1)`, are
-            multiplied by `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient
-            steps.
+            multiplied by `step_size`. With step_size = 1, the updates are used unchanged. `ServerOptimizer` lists all
+            forms. If `server` is None, steps are plain gradient steps.
 
     **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
     covers all messages of machine i together. Averaging is post-processing.

@@ -166,9 +166,9 @@ class FedAvg(Protocol):
             gradients is divided by B for any `rate`. Default: B divided by the machine's number of records.
         trust: "server" if a trusted server adds the noise, or "none" if the machines add it. Default: "server" with
             unit = "machine", otherwise "none".
-        relation: neighbouring relation, "replace-one" or "add-or-remove-one". With unit = "machine", a machine is
-            removed by setting its updates to zero. With unit = "record", "add-or-remove-one" needs sampler = "poisson"
-            and a `rate`.
+        relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". With unit = "machine", a
+            machine is removed by setting its updates to zero. With unit = "record", "add-or-remove-one" needs sampler =
+            "poisson" with a `rate`, or a `Poisson` object with a rate.
         noise_schedule: correlation of the noise over rounds, with unit = "machine". One of:
 
             * "independent": independent noise in every round.

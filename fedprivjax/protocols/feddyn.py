@@ -38,8 +38,9 @@ class FedDyn(LocalAlgorithm):
     α·(v − w_r))). Here g is a minibatch gradient, η the step size, and Π the projection onto the constraint set.
 
     With v_i its last v, machine i sends v_i − w_r, and sets h_i ← h_i − α·(v_i − w_r). The server sets h ← h −
-    (α/M)·Σ_i (v_i − w_r), where M is the number of all machines. The server's next point is w_{r+1} = Π(v̄ − h/α),
-    where v̄ is the mean of the v_i. All machines have equal weights.
+    (α/M)·Σ_i (v_i − w_r), where M is the number of all machines. The sum is over the machines of the round. The
+    server's next point is w_{r+1} = Π(v̄ − h/α), where v̄ is the mean of the v_i in the round. All machines have equal
+    weights.
 
     Attributes:
         alpha: α, strength of the term that pulls v to w_r; positive.

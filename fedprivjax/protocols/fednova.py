@@ -42,8 +42,8 @@ class FedNova(LocalGradientSteps):
 
     Attributes:
         effective: fixed value of τ, as a fraction in (0, 1] of the largest number of steps of any machine. With None,
-            machines also send their effective numbers of steps. In a private run, an effective number is clipped
-            together with the update, so less of the bound is left for the update.
+            machines also send their effective numbers of steps. With an `update_clip` (`LocalPrivacy`), an effective
+            number is clipped together with the update, so less of the bound is left for the update.
         prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
             proximal term.
         server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which

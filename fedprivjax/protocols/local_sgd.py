@@ -149,8 +149,9 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. The rule counts
-            every local step as a message with noise of its own: R·K messages in R rounds.
+        noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
+            `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both. The rule counts every local step as a message
+            with noise of its own: R·K messages in R rounds.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number

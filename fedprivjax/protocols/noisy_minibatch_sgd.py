@@ -285,14 +285,16 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             object with its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
             gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
-        relation: neighbouring relation, "replace-one" or "add-or-remove-one". "add-or-remove-one" needs sampler =
-            "poisson", a `rate`, and noise_rule = "accountant".
-        noise_rule: rule that computes σ from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`.
+        relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
+            noise_rule = "accountant", and sampler = "poisson" with a `rate`, or a `Poisson` object with a rate.
+        noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
+            `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         trust: "none", or "shuffler" for a trusted shuffler, which hides who sent which message of a round. With a
-            shuffler, less noise meets the target. It needs batch = 1, the same number of machines in all rounds, and
-            machines with equal numbers of records and equal settings.
+            shuffler, less noise meets the target. A shuffler needs batch = 1, sampler = "subset" or "replacement", and
+            the same number of machines in all rounds. All machines must have equal numbers of records, targets and
+            gradient bounds.
         window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean of w_0 …
             w_{R−1}.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is

@@ -260,11 +260,13 @@ class NoisySGD(MessageSettings):
         mu: target μ of Gaussian DP. With inf, the run has no noise.
         epsilon: target ε at the run's δ, given instead of `mu`.
         noise_std: standard deviation per coordinate of the noise, given instead of `mu`. With a trusted server, the
-            noise is in the mean of the messages, otherwise in each message.
+            noise is in the mean of the messages, otherwise in each message. With `relative_privacy`, machine i has
+            max(r)/r_i times this noise, where r is `relative_privacy`.
         step_size: step size of the server. Default: D/√(T·(G² + d·σ²)). Here D is the assumed distance to the optimum
             (`problem.travel`), G the Lipschitz constant, d the number of parameters, and σ the standard deviation per
-            coordinate of the noise in the mean gradient. If gradients are clipped to C < G, the default is a rule of
-            thumb without a theorem (`fedprivjax.method.default_steps.plain_clipped_step`).
+            coordinate of the noise in the mean gradient. If a `clip` C is at least G, C replaces G. If gradients are
+            clipped to C < G, the default is a rule of thumb without a theorem
+            (`fedprivjax.method.default_steps.plain_clipped_step`).
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
@@ -289,8 +291,8 @@ class NoisySGD(MessageSettings):
             implies.
 
     **Privacy**: μ-GDP for replacing one record, with μ = 2G/(K·noise_std). With a trusted server, μ =
-    2G/(K·m·noise_std). With a `clip`, C replaces G. A record affects one message, and everything else is
-    post-processing.
+    2G/(K·m·noise_std). With a `clip`, C replaces G. With `relative_privacy`, the μ of machine i is r_i/max(r) times
+    this value. A record affects one message, and everything else is post-processing.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

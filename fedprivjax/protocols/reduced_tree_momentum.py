@@ -85,9 +85,9 @@ class ReducedTreeMomentum(MomentumProtocol):
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
             requires.
         reset_rate: γ in [0, 1], weight in the estimate G_e of the gradient at the anchor of epoch e: G_e = γ·A + (1 −
-            γ)·(G_{e−1} + D). Here A is the gradient at the anchor of epoch e, with noise of the first tree. D is A
-            minus the gradient at the anchor of epoch e−1, with noise of the second tree. The estimate of the gradient
-            at an iterate of epoch e is G_e plus the residual, with noise of the third tree. None is min(η·N, 1/2).
+            γ)·(G_{e−1} + D). Let a_e be this gradient without noise. A is a_e with noise of the first tree. D is a_e −
+            a_{e−1} with noise of the second tree. The estimate of the gradient at an iterate of epoch e is G_e plus the
+            residual, with noise of the third tree. None is min(η·N, 1/2).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. K must

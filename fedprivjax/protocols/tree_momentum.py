@@ -63,8 +63,8 @@ class TreeMomentum(MomentumProtocol):
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). Let D be the assumed distance to
             the optimum (`problem.travel`), d the number of parameters, G the Lipschitz constant, and L the smoothness.
-            If D is finite, and gradients are clipped to C < G or G is unknown, the default is a rule of thumb without a
-            theorem: min(D, 2·√d·G/L)/√(N·T), or D/√(N·T) if G or L is unknown.
+            If D is finite and `clip` is below G, the default is a rule of thumb without a theorem: min(D,
+            2·√d·G/L)/√(N·T), or D/√(N·T) if G or L is unknown. Every `clip` counts as below an unknown G.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
@@ -76,8 +76,8 @@ class TreeMomentum(MomentumProtocol):
         noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
             is used. "paper" is the noise of Theorem 4, from a bound on the number of nodes that contain a record.
             "paper" needs the factor "tree" or "sensitivity tree", calibrate_to = "rule" and no `adversary`.
-        trust: "server" for one tree, with sums of mean gradients over all machines as nodes. "none" for one tree per
-            machine, which needs every machine in every round.
+        trust: "server" for one tree, whose nodes are sums of the mean gradients g_t. "none" for one tree per machine,
+            which needs every machine in every round.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
             proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None is r_i = 1 for all
             machines.

@@ -23,7 +23,8 @@ class Participation(Decorated):
     To define a custom scheme, subclass this class as a frozen dataclass. The subclass must define `machines`,
     `per_round` and `draw`. If the number of machines varies between rounds, also set `varies = True` and define
     `cohort_size_pmf`. A scheme must not depend on the data. A scheme is public unless it sets `secret = True`. Before a
-    run, the shape and the indices of its schedule are checked. No machine may occur twice in a round.
+    run, the shape and the indices of its schedule are checked. No machine may occur twice in a round, except in an
+    asynchronous schedule (`Schedule.late`).
 
     Attributes:
         machines: total number of machines.

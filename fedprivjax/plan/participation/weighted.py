@@ -45,9 +45,10 @@ class Weighted(Participation):
 
     If `max_uses` is given, a machine that has taken part this often is not sampled any more. If the weights differ
     between rounds, sampling raises Refusal once too few machines are left for a round. If the weights are the same in
-    all rounds, enough machines are always left: if a round would otherwise lack machines, those with enough uses left
-    for every remaining round are sampled first. They then take part more often than their weights imply. For example,
-    with `per_round` = 2 and `max_uses` = [3, 1, 1, 1], three rounds are possible only if machine 0 takes part in each.
+    all rounds, a run of at most `rounds_given` rounds never lacks machines. If a later round would otherwise lack
+    machines, some of the machines with enough uses left for every remaining round are sampled first. These machines
+    then take part more often than their weights imply. For example, with `per_round` = 2 and `max_uses` = [3, 1, 1, 1],
+    three rounds are possible only if machine 0 takes part in each.
 
     Args:
         machines: total number of machines.
@@ -169,8 +170,8 @@ class BySize(Participation):
     with probability proportional to c_i. If later rounds would otherwise have too few machines, some of the machines
     that can still send in every remaining round are sampled first.
 
-    The number of rounds is the largest T with Σ_i min(n_i, T) ≥ m·T, where n_i is c_i before the first round. Every
-    round then has m machines.
+    A run has at most T rounds, and T rounds by default. T is the largest number with Σ_i min(n_i, T) ≥ m·T, where n_i
+    is c_i before the first round. Every round then has m machines.
 
     The schedule reveals the machines' numbers of examples. Guarantees therefore require the neighbouring relation
     replace-one, which does not change these numbers.
