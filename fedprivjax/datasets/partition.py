@@ -60,8 +60,8 @@ def partition(
     """Partition examples over machines. Each example goes to at most one machine.
 
     With all kinds except `iid` and `by_value`, a change of one record's label may move other records to other machines.
-    No privacy guarantee covers this dependence. The returned list carries a text that says so, and results of runs on
-    the partition repeat the text.
+    No privacy guarantee covers this dependence. The returned list carries a text that says so. `table` passes the text
+    on to the partition table, and results of runs on this table repeat the text.
 
     The kinds are:
 

@@ -79,8 +79,8 @@ def stream(
         features: number of features.
         classes: number of classes.
         spread: scale of the noise u relative to the centres.
-        heterogeneity: probability that an example has the main class of its machine. All other examples have uniformly
-            random classes. Machine i has the main class i mod `classes`.
+        heterogeneity: probability with which a training example gets the main class of its machine. Otherwise, its
+            class is uniformly random over all classes. Machine i has the main class i mod `classes`.
         test_examples: number of test examples. Their classes are uniformly random.
         seed: seed of the centres and of the examples.
 
@@ -163,8 +163,8 @@ def clusters(
         label_noise: probability that a training label is replaced by a random class. Test labels have no noise.
         feature_bound: public bound on the L2 norm of a feature vector. The examples are scaled such that their root
             mean square norm is half the bound. A few vectors have a norm above the bound, and are scaled down to it.
-        heterogeneity: probability that an example has the main class of its machine. All other examples have uniformly
-            random classes. Machine i has the main class i mod `classes`.
+        heterogeneity: probability with which a training example gets the main class of its machine. Otherwise, its
+            class is uniformly random over all classes. Machine i has the main class i mod `classes`.
         machines: number of machines among which the examples are divided in order, or None for a dataset without a
             partition.
         trial: index of the sampled dataset. Different indices give independent samples from the same distribution.

@@ -135,7 +135,6 @@ class ReadyRun:
 
         Costs of a round:
 
-
         * `sent_messages`: number of messages that the machine sends.
         * `sent_bits`: number of bits of all these messages.
         * `gradients_per_use`: number of gradients each time a record is used.
@@ -146,12 +145,13 @@ class ReadyRun:
         * `gradients_per_record`: number of gradients per stored record, a mean over records.
         * `sent_bytes`: number of bytes that a machine sends, a mean over machines.
         * `hours`: simulated time of the run, if participation has delays.
-        * `idle_steps`: fraction of computed local steps that change nothing, for methods with local steps.
-        * `client_state_bytes`: bytes of the states that all machines together keep, for methods with local steps.
+        * `idle_steps`: fraction of computed local steps that change nothing, for methods with local steps or states.
+        * `client_state_bytes`: bytes of the states that all machines together keep, for the same methods.
 
         If participants or samples of records are secret, `gradients_per_record` is an expected value. If participants
         are secret, `sent_bytes` is an expected value, too. `gradients_per_record` is NaN if examples are computed on
-        demand, or if it would reveal a number of records that the guarantee hides.
+        demand, or if it would reveal a number of records that the guarantee hides. `idle_steps` is NaN if participants
+        are secret, or if the guarantee hides numbers of records.
         """
         each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs

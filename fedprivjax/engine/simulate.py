@@ -186,7 +186,8 @@ def simulate(
     `step_size` are given. Noise and participants of the earlier rounds must not depend on the number of rounds. The
     guarantee is for all rounds together. It does not cover a decision to continue that was based on private results.
 
-    A checkpoint contains the states of machines, which the guarantee does not cover.
+    A checkpoint contains the whole state of the run, such as noise, random keys and the states of machines. No
+    guarantee covers a checkpoint: keep it secret.
 
     Raises:
         Refusal: before anything is compiled, if the settings are invalid or differ from the checkpoint's settings, or

@@ -31,8 +31,8 @@ class Cell(Settings):
         at: values of the swept settings, by name, such as epsilon = 2.0. The result at these values is compared
             with the number.
         value: expected number, or None. The rules "above", "paired_above", "increases" and "decreases" need no number.
-            The rule "within_se" requires a number. With any other rule, a result without a number is shown but not
-            compared.
+            The rule "within_se" requires a number, its `sd`, and `runs` of at least 2. With any other rule, a result
+            without a number is shown but not compared.
         sd: standard deviation of the number over the published runs, or None if unknown.
         runs: number of published runs, or None if unknown.
     """

@@ -162,7 +162,10 @@ class Shuffler(Adversary):
 @final
 @dataclass(frozen=True)
 class PanPrivate(Adversary):
-    """Adversary who sees all queries, and the server's memory after one round. Default with trust "pan-private"."""
+    """Adversary who sees all queries, and once the server's memory. Default with trust "pan-private".
+
+    The adversary chooses the round after which it reads the memory.
+    """
 
     name, trusts = "pan-private", ("pan-private",)
     sees = TRUST["pan-private"]

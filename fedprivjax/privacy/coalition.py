@@ -45,8 +45,9 @@ class Coalition(Adversary):
     If there are at most 10⁴ possible coalitions, the guarantee is computed for each of them, and the weakest guarantee
     is stated. Otherwise, the guarantee is computed for a stronger adversary:
 
-    * If the server sees only sums of messages, this adversary knows the `size` largest noises of each round, except the
-      noise of the protected machine.
+    * If the server sees only the sum of each round's messages, this adversary knows the `size` largest noises of each
+      round, except the noise of the protected machine. Noise must be independent, or cancel in the sum as with
+      `Pairwise`.
     * If the server sees every message, and machines share `Pairwise` noise, this adversary knows all noise that two
       other machines share. Of the noises that the protected machine shares, it knows the `size` largest.
 

@@ -201,11 +201,12 @@ class PrivacyGuarantee:
     def smallest_mu(self, floor: float = attack_metrics.FLOOR) -> attack_metrics.SmallestMu:
         """Return the smallest μ of Gaussian differential privacy that the guarantee implies.
 
-        If the guarantee states μ, the result is this μ. Otherwise, the result is the smallest μ for which the ε of
-        μ-GDP is at least the guarantee's ε at each δ ≥ `floor`. The field `regret` of the result says how much is lost
-        by stating only μ. For a test between neighbouring datasets with a given false-positive rate, the guarantee and
-        μ each imply a smallest false-negative rate. The regret is the largest difference of the two false-negative
-        rates, over all false-positive rates.
+        If the guarantee states μ, the result is this μ. Otherwise, the result is a μ for which the ε of μ-GDP is at
+        least the guarantee's ε at each δ ≥ `floor`. This μ is computed from finitely many points (ε, δ), so it may be
+        slightly above the smallest such μ. The field `regret` of the result says how much is lost by stating only μ.
+        For a test between neighbouring datasets with a given false-positive rate, the guarantee and μ each imply a
+        smallest false-negative rate. The regret is the largest difference of the two false-negative rates, over all
+        false-positive rates.
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 

@@ -233,8 +233,8 @@ def procedural_problem(
             are scaled down to this norm. Non-finite vectors become zero, and labels are clipped to the loss's range.
         lipschitz: bound on the gradient norm of one example's loss, or None. For a linear predictor, None is the bound
             that follows from the loss and `feature_bound`.
-        smoothness: Lipschitz constant of the gradient of one example's loss, or None. For a linear predictor, this
-            constant follows from the loss.
+        smoothness: Lipschitz constant of the gradient of one example's loss, or None. For a linear predictor, None is
+            the constant that follows from the loss and `feature_bound`.
         correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies. It is used if
             the loss is a function.
         convolutions, clipping: computation of convolutions and of clipped gradients, described in `general_problem`.

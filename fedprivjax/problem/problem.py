@@ -211,7 +211,7 @@ class Problem:
 
     @property
     def client_names(self) -> tuple[str, ...]:
-        """Names of the dataset's clients, one for each machine, or empty if there are no names."""
+        """Names of the dataset's clients, in the order of the machines, or empty if there are no names."""
         return () if self.partition_table is None else self.partition_table.names
 
     def machine_name(self, machine: int) -> str:

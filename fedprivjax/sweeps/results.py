@@ -321,7 +321,8 @@ def gradients_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OU
     """Return the number of gradients per stored record that each run computes until a metric reaches a value.
 
     The result assumes that all rounds of a run compute equally many gradients. The result is NaN for a run that never
-    reaches the value, or whose examples are computed on demand.
+    reaches the value. It is also NaN if the cost `gradients_per_record` is NaN, as for examples that are computed on
+    demand.
 
     Args:
         dataset: result of `sweep`.

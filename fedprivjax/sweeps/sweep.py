@@ -136,7 +136,8 @@ def sweep(
         participation: participation scheme, such as `Uniform`.
         over: swept values by name. A name is a real-valued setting of the protocol, a privacy target (`mu`, `epsilon`,
             `noise_std`), or a size of the constraint set (`radius`, `low`, …). The grid has all combinations of the
-            values. `machines`, `per_round` and `rounds` can be swept, too, with one compiled program per value.
+            values. Swept values replace the protocol's values. `machines`, `per_round` and `rounds` can be swept, too,
+            with one compiled program per value.
         seeds: number of seeds (0, 1, …), or a list of seeds. Each seed has its own participants, samples of records and
             noise.
         rounds: number of rounds. None uses all rounds for which machines have records. Leave it out if `rounds` are

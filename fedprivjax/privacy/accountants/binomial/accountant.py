@@ -266,9 +266,9 @@ class BinomialSums(RecordAccountant):
           of its range to the other. If vectors have one coordinate and one sum is released, this bound is the exact ε.
         * A proved upper bound, if `accounting` is "gaussian-limit" or "paper": the ε with `accounting` "exact".
 
-        The lower bound is left out if the sums have more than 10¹³ random bits in all, because its numerical accuracy
-        is not verified above this number. The upper bound is left out above 2¹⁵ levels, because its computation would
-        take too long. If `ratio` is 0 or infinite, the result is empty.
+        The lower bound is left out if all sums together have more than 10¹³ random bits in one coordinate. Above this
+        number, the bound's numerical accuracy is not verified. The upper bound is left out above 2¹⁵ levels, because
+        its computation would take too long. If `ratio` is 0 or infinite, the result is empty.
 
         Args:
             ratio: standard deviation of one user's noise in one coordinate, in steps, divided by g = `levels`.
