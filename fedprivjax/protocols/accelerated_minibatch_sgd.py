@@ -237,7 +237,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
             gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
-            noise_rule = "accountant", and sampler = "poisson" with a `rate`, or a `Poisson` object with a rate.
+            noise_rule = "accountant". It also needs sampler = "poisson" with a `rate`, or a `Poisson` object with one.
         noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
             `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
