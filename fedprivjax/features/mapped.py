@@ -181,8 +181,8 @@ def mapped(
         Refusal: if a map does not fit its input or has unknown settings. It is raised before anything is computed.
 
     Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, or 1.1 GB in float32. They
-    are stored on disk. The output of further maps is a second array, in memory. A problem with the features has its own
-    arrays.
+    are stored on disk, or in memory with keep = False. The output of further maps is a second array, in memory. A
+    problem with the features has its own arrays.
 
     >>> from fedprivjax import datasets
     >>> small = mapped(datasets.load("digits"), ["pooling", "unit_norm"])

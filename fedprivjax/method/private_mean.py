@@ -95,7 +95,14 @@ class PrivateMean(MessagePrivacy):
         return RecordEvent(noise_std, self.accountant(problem, plan), Releases.of(shift, 1, 1, plan.uses), terms)
 
     def server_noise(self, plan: Plan) -> float:
-        """Return the noise of the mean, divided by `noise_std`. The mean has the noise of a full cohort's messages."""
+        """Return the standard deviation of the noise of the first round's mean, divided by `noise_std`.
+
+        The sum of a round's messages has noise of variance n·σ², with n from `noisy_users` and σ = `noise_std`. The
+        mean is this sum divided by the number of participants.
+
+        Args:
+            plan: plan of the run, which gives the number of users of each round.
+        """
         return sqrt(self.noisy_users(plan)) / int(plan.schedule.present[0].sum())
 
     # ---- constants of `theory.cheu`, for messages of norm at most `bound`

@@ -38,11 +38,13 @@ class ServerOptimizer:
     * If `factory` has an argument `learning_rate`, as `optax.adam` has, the learning rate is the step size.
     * If `factory` returns a schedule, the step size is multiplied by the values of the schedule.
     * If `factory` returns any other transformation, its updates are multiplied by minus the step size.
-    * If `factory` is itself a transformation, such as `optax.adam(0.1)`, its updates are multiplied by the step size,
-      which is 1 by default. Such a transformation has its own learning rate and no numbers to sweep.
+    * If `factory` is itself a transformation, such as `optax.adam(0.1)`, its updates are multiplied by the step size.
+      Leave out `step_size`, which is then 1, and change the steps by `step_scale`. Such a transformation has its own
+      learning rate and no numbers to sweep.
 
-    Some methods with local steps have a setting `server_step`, which replaces the step size at the server. If `factory`
-    is itself a transformation, `server_step` must be left out. The transformation's updates are then used unchanged.
+    Some methods with local steps have a setting `server_step`, which replaces the step size at the server. In these
+    methods, `step_size` is the step size of the local steps. If the optimiser of the setting `server` is itself a
+    transformation, `server_step` must be left out. The transformation's updates are then used unchanged.
 
     Changing a static setting recompiles. Static settings are integers, flags, names, and numbers that decide a branch
     of an optax schedule.

@@ -29,8 +29,8 @@ class HostNoise(NamedTuple):
     """Centred binomial noise of a whole run, sampled on the host: `integers − remainder`, which has mean 0.
 
     A user (a machine with one record) encodes a number as bits, and adds random noise bits to them. Each noise bit is 1
-    with probability p. Let Z be the number of ones among the m noise bits of all users in a round. The noise is
-    Z − m·p, in units of one bit. This noise is stored as the difference of two parts:
+    with probability p. Let Z be the number of ones among all users' m noise bits of one coordinate in a round. The
+    noise of the coordinate is Z − m·p, in units of one bit. This noise is stored as the difference of two parts:
 
         Z − m·p = (Z − ⌊m·p⌋) − (m·p − ⌊m·p⌋) = `integers − remainder`
 
@@ -47,13 +47,13 @@ def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: f
     """Sample the binomial noise of a whole run exactly, for every round and coordinate.
 
     The noise is for protocols in which users (machines with one record each) add random bits to their messages. Each
-    noise bit is 1 with probability p. Let Z be the number of ones among the m noise bits of a round, so Z ~
-    Binomial(m, p). The noise is Z − m·p, which has mean 0. The result has two arrays whose difference is the noise: the
-    integers Z − ⌊m·p⌋ and the remainder m·p − ⌊m·p⌋.
+    noise bit is 1 with probability p. Let Z be the number of ones among the m noise bits of one coordinate in a round,
+    so Z ~ Binomial(m, p). The noise of the coordinate is Z − m·p, which has mean 0. The result has two arrays whose
+    difference is the noise: the integers Z − ⌊m·p⌋ and the remainder m·p − ⌊m·p⌋.
 
     Args:
         stream: seed of the random numbers, from `plan.seeds.binomial_stream`.
-        totals: m, number of noise bits in each round, of all users together; int, shape [rounds].
+        totals: m, number of noise bits of one coordinate in each round, of all users together; int, shape [rounds].
         probability: p, probability that a noise bit is 1.
         dimension: d, number of coordinates.
 

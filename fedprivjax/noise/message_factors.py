@@ -55,8 +55,8 @@ class SumFactor(Factor):
             over: n, the largest number of messages of a machine.
             workload: function that returns a positive semidefinite matrix V = `workload(n)`, float64 [n, n]. V measures
                 the noise of F as `tr(V·(FᵀF)⁻¹)`. For `noise_std` = 1 and step size 1, this is the noise variance of
-                one coordinate of the method's iterates, summed over rounds and machines. Factors that are not fitted
-                ignore this argument.
+                one coordinate of the averages that DP-μ²-FL reports, summed over rounds. Other methods get the same V.
+                Factors that are not fitted ignore this argument.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
@@ -97,17 +97,17 @@ class Toeplitz(SumFactor):
 
 @dataclass(frozen=True)
 class Optimal(SumFactor):
-    """Correlated noise of a machine's messages, with nearly the least noise in the method's iterates.
+    """Correlated noise of a machine's messages, fitted to the averages that DP-μ²-FL reports.
 
     A machine has increments s_1, s_2, …, one for each message. It sends s + σ·F⁻¹ξ, with independent standard normals ξ
-    and the machine's calibrated noise σ. The server computes iterates from the messages of all machines. F is the
-    result of a numerical optimisation. It minimises the variance of the noise in the iterates that the protocol
-    reports, on average over all rounds. F depends on the rounds in which machines take part. The columns of F have norm
-    1. Slow computations are cached on disk.
+    and the machine's calibrated noise σ. F is the result of a numerical optimisation. It minimises the noise variance
+    in the averages of iterates that DP-μ²-FL reports, on average over all rounds. Other methods get the same F, which
+    is not fitted to their iterates. F depends on the rounds in which machines take part. The columns of F have norm 1.
+    Slow computations are cached on disk.
 
     For example, let half of 100 machines send in each of 1200 rounds. In the averages that DP-μ²-FL reports, the root
-    mean square of the noise over rounds is about 12% smaller than with `Toeplitz(0.7)`. If a quarter of the machines
-    send in each round, and their availability follows a daily cycle, the root mean square is about 13% smaller. The
+    mean square of the noise over rounds is about 10% smaller than with `Toeplitz(0.7)`. If a quarter of the machines
+    send in each round, and their availability follows a daily cycle, the root mean square is about 11% smaller. The
     cycle is `Weighted.diurnal`, with peaks spread over the day.
 
     Attributes:

@@ -56,8 +56,9 @@ def one_pass_rounds(s: Setting, batch: int = 1) -> tuple[int, str]:
     """Return the number of rounds of a run that uses every record at most once, and a note.
 
     The number of rounds is the setting's `rounds`. If `rounds` is None, the run is one whole pass over the data. In a
-    method comparison, all rounds together use at most `fedprivjax.method.planning.setting.MAX_USES` records. If this
-    limit reduces the number of rounds, the note says so. Otherwise, the note is "".
+    method comparison, all rounds together use at most `fedprivjax.method.planning.setting.MAX_USES` records, except
+    that one round is always allowed. If this limit reduces the number of rounds, the note says so. Otherwise, the note
+    is "".
 
     Args:
         s: setting of the method comparison.

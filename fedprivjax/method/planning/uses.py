@@ -39,8 +39,9 @@ class Draft:
         problem: problem of the run.
         plan: plan of the run: who takes part in each round, and which records each message uses.
         note: remark on the plan for the user, or "".
-        tuned: alternatives to `settings`, by a text that describes the alternative. A pilot run tries all alternatives,
-            and keeps the best. Empty if there are no alternatives.
+        tuned: settings that a pilot run tries in place of `settings`, by a text that describes them. The pilot run
+            keeps the best of them. If `tuned` is empty, the pilot run uses `settings` with its own clip and a default
+            step.
     """
 
     method: type
@@ -65,7 +66,8 @@ class Use:
             method.
         passes: number of passes over machines' records in a pilot run, a run on synthetic data that tests the method
             (`fedprivjax plan --pilot`). If it is None, the pilot run has the number of rounds that the theory chooses.
-            Set a number if the theory chooses impractically many rounds.
+            Set a number if the theory chooses impractically many rounds. If the setting has `rounds`, they are used
+            instead.
         iterate: name of the iterate (`Algorithm.iterates`) whose accuracy a pilot run reports, or None for the output.
     """
 
