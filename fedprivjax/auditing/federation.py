@@ -65,8 +65,8 @@ class Federation:
             coordinates. The audit can then detect that a method clips each array separately instead of the whole
             gradient. None is 2 if the method runs with two arrays, otherwise 1.
         clipping: code that clips gradients. The audit also tests this code. "auto" is the code for linear predictors.
-            The code for networks is "ghost" (ghost clipping) or "rows" (clipping of every record's gradient). For
-            networks, the model has two arrays of parameters. One of the arrays is the kernel of a dense layer.
+            The code for networks is "ghost" (ghost clipping) or "rows" (clipping of every record's gradient). With
+            "ghost" and "rows", the model has two arrays of parameters, one of them the kernel of a dense layer.
     """
 
     participation: Participation

@@ -209,7 +209,7 @@ class SavedRun:
             path: folder, which is created. A run that is already in this folder is replaced.
 
         Raises:
-            Refusal: if the parameters are not an array, or nested dicts, lists and tuples of arrays.
+            Refusal: unless the parameters are one array, or arrays in nested dicts, lists and tuples.
             OSError: if a file cannot be written.
 
         >>> import tempfile

@@ -350,8 +350,8 @@ class Algorithm(Part):
 
         Args:
             server: the server's state before the round.
-            read: the noisy mean of the round's messages, a pytree like the parameters. If `reads` is not `Mean()`, it
-                is another noisy value. With `Sum()`, it is the noisy running sum of all rounds' mean messages. If
+            read: the noisy mean of the round's messages, a pytree like the parameters. The attribute `reads` of the
+                algorithm can choose another noisy value, such as the running sum of all rounds' mean messages. If
                 `message` returns `per_record(function, …)`, `read` has the shape of the function's value.
             at: public facts of the round, such as the step size `at.step` and the projection `at.project`.
         """

@@ -58,8 +58,8 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
     """Gaussian noise on messages whose records are used only once; it protects one record of one machine.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, only runs with
-            noise clip messages, to the bound that the loss or the algorithm states.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, messages
+            are clipped only in runs with noise, to the bound that the loss or the algorithm states.
         trust: "none" if every machine adds noise to its messages, "server" if a trusted server adds noise to their
             mean.
         noise: "independent" for fresh noise in every message. Other values are possible, depending on the attribute

@@ -39,8 +39,8 @@ class NoisyMomentum(MomentumPrivacy):
     noise, where s_t is the mean message of round t.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, only runs with
-            noise clip messages, to the bound that the loss or the algorithm states.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, messages
+            are clipped only in runs with noise, to the bound that the loss or the algorithm states.
         factor: correlation of the noise over rounds:
 
             * "tree": a binary tree, whose nodes are intervals of rounds. The node of the rounds y to z has the value

@@ -197,8 +197,8 @@ class GaussianMean(PrivateMean):
       records that enter it after the intrusion.
 
     Attributes:
-        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, only runs with
-            noise clip messages, to the bound that the loss or the algorithm states.
+        clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, messages
+            are clipped only in runs with noise, to the bound that the loss or the algorithm states.
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
         relative_privacy: one number for each user, proportional to the user's target ε. The user with the largest
             number has the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must

@@ -213,8 +213,8 @@ class MessagePrivacy(Privacy):
     subclassed.
 
     Attributes:
-        clip: bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, only runs with
-            noise clip messages, to the bound that the loss or the algorithm states.
+        clip: bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, messages
+            are clipped only in runs with noise, to the bound that the loss or the algorithm states.
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs.
             This number is above 1 if the object needs gradients at further points.

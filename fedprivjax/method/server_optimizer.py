@@ -44,7 +44,7 @@ class ServerOptimizer:
 
     Some methods with local steps have a setting `server_step`, which replaces the step size at the server. In these
     methods, `step_size` is the step size of the local steps. If the optimiser of the setting `server` is itself a
-    transformation, `server_step` must be left out. The transformation's updates are then used unchanged.
+    transformation, leave out `server_step`: the transformation's updates are used unchanged.
 
     Changing a static setting recompiles. Static settings are integers, flags, names, and numbers that decide a branch
     of an optax schedule.

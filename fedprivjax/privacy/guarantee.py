@@ -336,8 +336,9 @@ class PrivacyGuarantee:
         Raises:
             Refusal: if both runs have the same random noise, secret samples or secret participation. Also if units or
                 relations differ, or if the two δ differ and `delta` is not given. Also if trust models differ, and
-                neither adversary sees everything that the other one sees. Also if adversaries differ that are not
-                defaults. Also if `records` is "disjoint" and the unit is not one record.
+                neither adversary sees everything that the other one sees. Also if the adversaries differ, and one of
+                them is not the default of its trust model. Also if `records` is "disjoint" and the unit is not one
+                record.
 
         >>> from fedprivjax import Ball, DPMu2, Full, datasets, from_dataset, simulate
         >>> data, method = datasets.load("digits"), DPMu2(mu=3.0, clip=1.6)

@@ -140,8 +140,9 @@ class UserAGD(UserSettings):
         rounding: "averaged", "coupled" or "independent", for trust = "shuffler": bound on the effect of random rounding
             on ε. Let Δ be the L2 norm of the change of a user's vector if the user's record is replaced, in steps of
             2C/g. Before rounding, Δ is at most g, because the change is at most 2C. After rounding, "coupled" bounds Δ
-            by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" averages over the random rounding: if d ≤ 4g²,
-            ε is about the ε for Δ = √(g² + d/4). All three bounds are valid, and "averaged" gives the smallest ε.
+            by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" does not bound Δ, but averages the privacy
+            loss over the random rounding. If d ≤ 4g², the resulting ε is about as if Δ were √(g² + d/4). All three
+            values of ε are valid, and "averaged" gives the smallest.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": assumed fraction of a round's users that add their noise. The guarantee counts

@@ -54,8 +54,8 @@ def _exponent(value: float, *, sign: bool = False) -> str:
 def verdict_line(found: Iterable[Verdict]) -> tuple[str, bool]:
     """Return a summary line, and whether enough cells are within tolerance.
 
-    All judged cells must be, or the fraction `share` of those of an entry that sets it. The line counts cells by the
-    origin of their expected numbers.
+    All judged cells must be within tolerance. If entries set the same `share`, this fraction of their cells together is
+    enough. The line counts cells by the origin of their expected numbers.
     """
     listed = list(found)
     judged = [v for v in listed if v.holds is not None]

@@ -211,8 +211,8 @@ def step_size(
         rounds: T, number of rounds.
         dimension: d, number of parameters.
         diameter: D, diameter of the constraint set.
-        increment: S, bound on the norm of an increment (`increment_bound`), the vector that a machine sends without
-            noise.
+        increment: S, bound on the norm of an increment (`increment_bound`), the vector to which a machine adds noise
+            before sending it.
         smoothness: L, smoothness of one record's loss. The limit 1/(4LT) on the step size keeps the iteration stable.
         None omits this limit, as for clipped increments.
 

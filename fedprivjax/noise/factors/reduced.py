@@ -393,7 +393,7 @@ def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
     that no record changes has τ = 0.
 
     Args:
-        squares: squared norm by which each record can change the nodes of each group together, shape [records, 5].
+        squares: squared norm of the change of all nodes of a group, for each record and group; shape [records, 5].
         variances: contribution of each group to the noise variance of each round's momentum, if all τ are 1; shape
             [rounds, 5].
 
@@ -414,7 +414,7 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
     group that has no noise, the result is inf.
 
     Args:
-        squares: squared norm by which each record can change the nodes of each group together, shape [records, 5].
+        squares: squared norm of the change of all nodes of a group, for each record and group; shape [records, 5].
         stds: τ, standard deviation of the noise of each group's nodes.
 
     >>> total_squares(np.array([[4.0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0]]), Groups(2.0, 0.0, 1.0, 1.0, 1.0)).tolist()

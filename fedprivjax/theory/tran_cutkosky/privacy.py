@@ -212,7 +212,7 @@ class Sensitivities(NamedTuple):
     """Sensitivities to replacing one record, for the sums in reduced-noise momentum (Algorithm 2).
 
     Algorithm 2 of Tran & Cutkosky 2022 releases sums over successive rounds: the nodes of three binary trees. The
-    sensitivities do not contain the weight of a new gradient in the momentum, by which each sum is multiplied later.
+    sensitivities are of unweighted sums: the weight α of a new gradient in the momentum is applied later.
     Each tree sums one kind of vector:
 
     * `anchors`: gradients at an epoch's first iterate, the anchor (G in the paper);
@@ -236,8 +236,8 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
     * differences: gradients at the anchor of the epoch minus gradients of the same records at the previous anchor;
     * residuals: gradients at the iterate of the round minus gradients of the same records at the anchor.
 
-    The bounds do not contain the weight of a new gradient in the momentum, by which each sum is multiplied later. The
-    bounds hold if all epochs have the same order of records and the weight is at least 1/N for N records.
+    The bounds are for sums before they are multiplied by α, the weight of a new gradient in the momentum. They hold if
+    all epochs have the same order of records, and α is at least 1/N for N records.
 
     Args:
         problem: constants G (Lipschitz constant), L (smoothness) and N (records, at least 2).

@@ -146,9 +146,9 @@ class BinomialSums(RecordAccountant):
             C if vectors have L2 norm at most C.
         rounding: bound on the effect of random rounding on ε. Let Δ be the L2 distance, in steps, by which a user's
             vector changes if the user's record is replaced. Before rounding, Δ is at most 2C, which is g steps. After
-            rounding, "coupled" bounds Δ by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" averages over the
-            random rounding. If d ≤ 4g², its ε is about the ε of Δ = √(g² + d/4). All three bounds are valid, and
-            "averaged" gives the smallest ε.
+            rounding, "coupled" bounds Δ by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" does not bound Δ:
+            it averages the privacy loss over the random rounding. If d ≤ 4g², the resulting ε is about as if Δ were
+            √(g² + d/4). All three values of ε are valid, and "averaged" gives the smallest.
         accounting: "exact" gives a proved upper bound on ε. "gaussian-limit" gives the ε of Gaussian noise with the
             same variance, which is an approximation without proof. "paper" gives the ε that Cheu et al. 2022 claim.
     """
