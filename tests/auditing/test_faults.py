@@ -59,7 +59,8 @@ QUICK = [
     *("slots counted", "a round's own number", "the first message's norm", "a step without its factor"),
     *("one release's support", "bits rounded down", "epochs rounded down", "noise of those who send"),
     *("a bit without noise", "z for z_Δ", "noise of the first clip", "the cohort's own number"),
-    *("one order of epochs", "infinite losses dropped"),
+    *("one order of epochs", "infinite losses dropped", "senders named", "random levels"),
+    *("the last batch's own length", "a control without noise", "one key of a machine and its encoder"),
 ]
 
 
@@ -77,7 +78,7 @@ def different_subjects():
     return list(first.values())
 
 
-LONG = ("half the noise", "the cohort's own number")
+LONG = ("half the noise", "the cohort's own number", "the last batch's own length")
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,6 @@ def test_a_public_schedule_does_not_become_secret_afterwards(tmp_path):
         simulate(method, SPLIT, SecretSubsets(6, 3), folder=tmp_path, **OPTIONS)
 
 
-@pytest.mark.slow
 def test_senders_are_not_hidden_afterwards(tmp_path):
     method = NoisyMinibatchSGD(noise_std=0.5, clip=1.0, step_size=0.1, sampler="subset", batch=1)
     run(method, SPLIT, folder=tmp_path)
@@ -186,7 +185,6 @@ def test_a_metric_of_another_program_is_refused(tmp_path):
         run(folder=tmp_path, metrics=[other])
 
 
-@pytest.mark.slow
 def test_a_metric_that_calls_the_host_is_refused(tmp_path):
     def loud(problem, snapshot):
         jax.debug.callback(lambda: None)

@@ -36,7 +36,7 @@ def test_bounds_and_shapes_hold_for_every_example_by_itself(one):
         assert np.isfinite(found).all()
         bounds = np.array([one.bound(SHAPE, max(float(norm), 1e-30)) for norm in norms(examples)])
         assert (norms(found) <= bounds * (1 + 1e-5)).all()
-        if size == 1.0 and one != GroupNorm():
+        if size == 1.0:
             assert (norms(found) / bounds).max() == pytest.approx(1.0, rel=1e-4)
 
     examples = extremes(SHAPE)[::-1]

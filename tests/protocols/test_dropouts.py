@@ -216,7 +216,7 @@ OF_THE_PRESENT = planted(DPMu2(**SETTINGS), unsealed(event=of_the_present))
 @pytest.mark.parametrize(
     ("protocol", "held"),
     [
-        pytest.param(GHOSTS, "absent machines leave no trace", id="ghosts", marks=pytest.mark.slow),
+        pytest.param(GHOSTS, "absent machines leave no trace", id="ghosts"),
         pytest.param(OF_THE_PRESENT, "dropouts count as planned", id="present"),
     ],
 )
