@@ -44,12 +44,13 @@ def test_two_processes_write_and_readers_see_whole_files_only(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
 
 
-def test_threads_of_one_process_do_not_share_a_part(tmp_path):
+@pytest.mark.parametrize("times", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_threads_of_one_process_do_not_share_a_part(times, tmp_path):
     failed = []
 
     def write(letter):
         try:
-            for _ in range(60):
+            for _ in range(times):
                 write_atomically(tmp_path / "file", letter * 5000)
         except OSError as error:
             failed.append(error)

@@ -46,7 +46,7 @@ def method(algorithm=None, privacy=SUMS, **settings):
 # ---- vectors as integers
 
 
-@pytest.mark.parametrize("size", [1, 5, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [1, 5, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 16, 100))])
 def test_a_rotation_keeps_lengths_and_is_undone(size):
     vector = jnp.asarray(RNG.normal(size=size), jnp.float32)
     turned = rotated(vector, 3)

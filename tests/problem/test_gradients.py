@@ -28,7 +28,7 @@ def equal(outer, dense):
 
 
 @pytest.mark.parametrize(("outputs", "features"), sparing(SHAPES, QUICK))
-@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.parametrize("seed", sparing([0, 1, 2], [0]))
 def test_both_kinds_agree(outputs, features, seed):
     rng = np.random.default_rng([seed, features])
     a, dense_a = outer_and_dense(rng, outputs, features)

@@ -109,6 +109,18 @@ def test_secret_cohorts_of_fixed_size_are_refused_because_a_personal_part_shows_
             fpj.ready(method(Ditto(), "machine"), where, fpj.SecretSubsets(MACHINES, cohort), rounds=4)
 
 
+@pytest.mark.slow
+def test_secret_cohorts_leave_the_shared_model_fedavgs_and_absent_machines_models_at_the_start():
+    secret = fpj.PoissonCohorts(MACHINES, 0.4)
+    one, other = (run(algorithm, "machine", secret, rounds=4, seed=1) for algorithm in (Ditto(), LocalGradientSteps()))
+    np.testing.assert_array_equal(one.params, other.params)
+    schedule = one.plan.schedule
+    came = np.unique(schedule.participants[schedule.present])
+    assert 0 < came.size < MACHINES
+    np.testing.assert_array_equal(np.delete(one.own, came, axis=0), 0)
+    assert np.abs(one.own[came]).max() > 0.01
+
+
 @struct.dataclass(kw_only=True)
 class Starting(Ditto):
     def enter(self, received, own):
