@@ -99,7 +99,7 @@ def products(server, number):
 NUMBERS = [1e4, -3e30, 3, np.float64(1e4), np.inf, np.nan, np.float32(1e-30)]
 
 
-@pytest.mark.parametrize("number", sparing(NUMBERS, [NUMBERS[0]]), ids=repr)
+@pytest.mark.parametrize("number", sparing(NUMBERS, [NUMBERS[0], NUMBERS[5]]), ids=repr)
 def test_coefficients_are_within_the_clip(number):
     """10⁴ and 3 were enough to leave the bound before: the whole combination is clipped, and infinite ones are 0."""
     start = prepared(sends(lambda server, t: products(server, number)))
@@ -280,13 +280,7 @@ def test_an_object_that_passes_for_a_sum_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "order",
-    [
-        pytest.param((Mean(), Sum()), id="mean first"),
-        pytest.param((Sum(), Mean()), id="sum first", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("order", [(Mean(), Sum()), (Sum(), Mean())], ids=["mean first", "sum first"])
 def test_reads_are_asked_once(order):
     """A property that answers programs otherwise: noise, guarantee and program all follow its first answer."""
     answers = iter(order)

@@ -51,8 +51,8 @@ from fedprivjax.vectors.cases import problem as problem_of
 
 @cache
 def digits(machines=None):
-    """Return the problem of a small network on the digits, of one pool or of 10 machines with 143 records each."""
-    table = None if machines is None else np.arange(1430).reshape(machines, 143)
+    """Return a small network's problem on the digits: one pool, or equal shares of 1,430 records."""
+    table = None if machines is None else np.arange(1430).reshape(machines, -1)
     return from_dataset(datasets.load("digits"), network=MLP((8,)), partition_table=table)
 
 

@@ -85,10 +85,7 @@ def test_runs_follow_an_event_loop_by_time(clip, power):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "protocol",
-    [PRIVATE, *(pytest.param(each, marks=pytest.mark.slow) for each in (PLAIN, replace(PRIVATE, trust="none")))],
-)
+@pytest.mark.parametrize("protocol", [PRIVATE, PLAIN, replace(PRIVATE, trust="none")])
 def test_equal_delays_with_a_full_buffer_are_the_synchronous_run(protocol):
     scheme = Buffered(MACHINES, 3, concurrency=3, delays="constant")
     run = trained(protocol, scheme)

@@ -110,7 +110,7 @@ def test_configurations_of_a_sweep_have_the_streams_of_its_seeds(stated, noise):
 
 
 def test_two_sweeps_whose_configurations_have_own_noise_are_not_composed():
-    """Both have the same noise at the same place of their grids. The stated μ was 2.24, and the difference has none."""
+    """Both have the same noise at the same place of their grids, so the difference of their results has no noise."""
     method = FedAvg(unit="machine", update_clip=1.0, local_steps=1, sampler="full", step_size=0.0001)
     options = {"over": {"noise_std": [1.0, 2.0]}, "seeds": [SEED], "rounds": 1, "metrics": (), "common_noise": False}
     options |= {"keep": ["params"]}

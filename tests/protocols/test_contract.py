@@ -16,7 +16,8 @@ DEAR = (EAGER, "every leaf can be swept")  # a program an operation; every value
 NOISE = ("the noise has the stated distribution", "the target is met")
 WHOLE = ("mu2-none-clipped-uniform", "fedavg-server")  # gradients, local work
 COUNTED = "the number of gradients is as stated"
-SHORT = {  # of the other methods, which have the privacy objects of these
+SHORT = {  # of the other methods: most have the privacy objects of these; test_user_sensitivity.py bounds the bits of
+    # user-shuffler
     **dict.fromkeys(set(REPRESENTATIVES) - set(WHOLE), NOISE),
     "reduced-server": ("the target is met",),
     "user-shuffler": (*NOISE, "the view fits the trust model", COUNTED),

@@ -33,7 +33,6 @@ from fedprivjax.testing.trial import PROBE
 
 METRICS = ("train_loss", PROBE)
 QUICK = ("minibatch-clipped", "minibatch-varying", "accelerated-multistage")
-SERVED = ("minibatch-momentum", "local-adam")
 
 
 def start_of(protocol, case, problem=None, *, seed=3):
