@@ -147,7 +147,7 @@ def test_list_and_help_fit_a_screen(call, monkeypatch):
 
 def test_settings_name_their_choices_and_not_modules(call):
     text = " ".join(call("list", "fedavg")[1].split())
-    assert 'neighbouring relation, "replace-one" or "add-or-remove-one".' in text
+    assert 'neighbouring relation: "replace-one" (default) or "add-or-remove-one".' in text
     assert 'computation of the noise from the target, "rule" or "plan"' in text
     for entries in listing.groups().values():
         for thing in {id(thing): thing for _, thing in entries.values() if thing is not None}.values():
