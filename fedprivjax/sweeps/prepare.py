@@ -45,7 +45,6 @@ from fedprivjax.sweeps.configurations import (
     shared_draws,
 )
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS, chunk_sizes, one_run, sweep_mesh
-from fedprivjax.sweeps.results import DO_NOT_COMPOSE
 from fedprivjax.sweeps.schema import METHOD, as_keep, structure_of
 
 
@@ -136,8 +135,8 @@ class ReadySweep:
     def attributes(self) -> dict[str, Any]:
         """Return the dataset's attributes: its origin, and the limits of its guarantees."""
         first, problem = self.first, self.first.problem
-        apart, together = "sampled independently for each configuration", "shared by the grid's configurations"
-        noise = f"{together}, {DO_NOT_COMPOSE}" if self.common_noise else apart
+        together = "shared by the grid's configurations, whose guarantees do not compose"
+        noise = together if self.common_noise else "sampled independently for each configuration"
         optional = {
             "parts": identity_of_parts(first.protocol),
             "data_used": first.published.data_used,

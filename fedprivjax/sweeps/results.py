@@ -17,8 +17,6 @@ from fedprivjax.privacy.guarantee import PrivacyGuarantee
 from fedprivjax.sweeps.intervals import INTERVAL, mean_interval, of_iterate
 from fedprivjax.sweeps.schema import ALONE, CONSTANT, HALF, PARAMETER, PARAMS, custom_metrics
 
-DO_NOT_COMPOSE = "whose guarantees do not compose"  # end of the attribute `noise`, if configurations share their noise
-
 
 def sweep_dataset(
     values: Mapping[str, np.ndarray],
