@@ -193,8 +193,7 @@ class GaussianMean(PrivateMean):
     * With trust "server", the sum of a round's messages has noise N(0, b·σ²·I).
     * With trust "pan-private" (Cheu et al. 2022, Algorithm 6), the server's memory is also protected against an
       intruder who reads it once. The sum starts from noise of variance b·σ²/2, and noise of the same variance is added
-      at the end. The initial noise protects records that enter the sum before the intrusion. The final noise protects
-      records that enter it after the intrusion.
+      at the end.
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, messages
@@ -202,7 +201,7 @@ class GaussianMean(PrivateMean):
         trust: "none" for noise on every message, "server" for noise on the sum, or "pan-private".
         relative_privacy: one number for each user, proportional to the user's target ε. The user with the largest
             number has the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must
-            be None, because one noise protects all users of a round.
+            be None.
         noises: standard deviation of each user's noise divided by σ. The user with the most noise has 1. None if all
             users have the same ε. Set by calibration.
 
@@ -286,15 +285,13 @@ class GaussianMean(PrivateMean):
 
         Let b be the largest number of users in a round. The value depends on the attribute `trust`:
 
-        * "server": √b, because the sum of the messages has noise of variance b·σ².
-        * "pan-private": √(b/2). An intruder may read the server's memory once in the run. In every round, half of the
-          variance b·σ² is therefore added before the first message, and the other half after the last. Only one half is
-          certain to protect a record.
-        * "none": 1, because every message has noise of variance σ². If users have different ε, σ is the largest of
-          their noises. The value is then an array: each user's noise divided by σ, shape [users].
+        * "server": √b.
+        * "pan-private": √(b/2).
+        * "none": 1. If users have different ε, σ is the largest of their noises. The value is then an array: each
+          user's noise divided by σ, shape [users].
 
         Args:
-            plan: plan of the run, which gives the number of users.
+            plan: plan of the run.
         """
         if self.noises is not None:
             return self._relative(plan)

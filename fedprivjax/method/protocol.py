@@ -44,13 +44,10 @@ class Protocol(Decorated):
     """A method: an `algorithm`, which sees only released numbers, and the `privacy` object that releases them.
 
     `Protocol(algorithm, privacy=…)` combines any algorithm with any privacy object that covers its messages. A named
-    method of the package, such as `FedAvg`, builds an algorithm and a privacy object from its settings. Classes outside
-    the package cannot subclass `Protocol`: a custom method is an `Algorithm` or a `LocalAlgorithm`, combined with a
-    privacy object.
+    method of the package, such as `FedAvg`, builds an algorithm and a privacy object from its settings.
 
     A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
-    Settings that determine a shape or a branch are static. `init`, `round`, `output`, `iterates` and `noise` are traced
-    by jax. The other functions run on the host in float64.
+    Settings that determine a shape or a branch are static.
 
     Give exactly one of `mu`, `epsilon` and `noise_std`. If the privacy object protects nothing, such as
     `LocalPrivacy(unit=None)`, give none of them.
@@ -58,24 +55,21 @@ class Protocol(Decorated):
     Attributes:
         algorithm: computation of machines and server: an `Algorithm`, or a `LocalAlgorithm` for methods with local
             steps.
-        privacy: privacy object, such as `NoisyMessages(clip=1.0)`. It bounds what machines send, adds noise, and states
-            the guarantee.
+        privacy: privacy object, such as `NoisyMessages(clip=1.0)`.
         mu: target μ of Gaussian differential privacy (GDP). With inf, the run is not private.
         epsilon: target ε at the δ of the run. With inf, the run is not private. With `NoisyRecords` or
             `NoisyRecordSteps`, it may be one number for each machine.
         noise_std: the noise itself, in place of a target. With 0, the run is not private. In most privacy objects, it
             is a standard deviation per coordinate.
         step_size: η, step size of the algorithm, or of its local steps if there are any. None stands for the default
-            from theory. If no theory gives a default, calibration raises Refusal.
+            from theory.
         step_scale: factor by which the given or default step size is multiplied.
         calibrate_to: rule that computes the noise from a target, a key of `fedprivjax.privacy.target.CALIBRATIONS`.
-            "rule" is the method's own rule. "plan" is the smallest noise for the participation schedule of the run. The
-            ε of the worst machine then equals the target. This setting has no effect if `noise_std` is given.
+            "rule" is the method's own rule. "plan" is the smallest noise for the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None stands for the adversary of
             the trust model. With a given adversary, the noise is the smallest that meets the target on the
             participation schedule of the run.
-        known: facts about the algorithm that calibration computes, such as the bound on its messages. None before
-            calibration.
+        known: facts about the algorithm, such as the bound on its messages. None before calibration.
 
     Raises:
         Refusal: if a setting is invalid, the algorithm and the privacy object do not go together, or a class outside
@@ -287,13 +281,11 @@ class Protocol(Decorated):
         """Return a copy that can be run: its noise and step size are numbers.
 
         In the copy, `noise_std` is set, and `mu` and `epsilon` are None, except an `epsilon` of one number for each
-        machine. Such an `epsilon` stays, because it determines the ratios between the machines' noises. If `step_size`
-        was None, the copy has the default step size. `known` holds facts about the algorithm that a run needs, such as
-        the bound on its messages.
+        machine. If `step_size` was None, the copy has the default step size.
 
         Args:
             problem: the optimisation problem.
-            plan: plan of the run: who takes part in each round, and which records each message uses.
+            plan: plan of the run.
             target: privacy target: an ε at some δ, a μ, or a noise (`noise_std`) in place of both.
         """
         ready = self.rounds.prepared(problem, plan, target)

@@ -38,21 +38,19 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
             needs no assumption on the loss.
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
-            whole run. In a custom `Sampler`, `secret` must be False, and at least one of the attributes `repeats` and
-            `one_pass` must be True.
+            whole run.
         noise_rule: rule that computes the noise from ε, a key of `fedprivjax.privacy.noise_rules.NOISE_RULES`. Every
-            local step counts as one release. A machine therefore has R·K releases in R rounds.
+            local step counts as one release.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
-            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
-            machines the target ε.
-        rate: always None. A Poisson rate has no meaning here, because a step uses exactly one record.
-        relation: always "replace-one", because a step uses exactly one record.
+            largest number has the target ε. None gives all machines the target ε.
+        rate: always None.
+        relation: always "replace-one".
         trust: always "none": machines add the noise.
 
     **Privacy**: (ε_i, δ_i)-DP of machine i for replacing one of its records, even against an adversary who sees every
-    local step. A message is post-processing of the noisy steps.
+    local step.
 
     Raises:
         Refusal: if a setting is invalid.

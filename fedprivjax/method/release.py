@@ -80,18 +80,17 @@ class Privacy(Part):
     """Base class of all privacy objects: the part of a protocol that adds noise and states the guarantee.
 
     A privacy object defines `event`, which describes all releases and their noise, and `mechanism`, which samples the
-    noise. Guarantees name the class whose `event` they rely on.
+    noise.
 
     If a subclass overrides a function that can change what is released, the parent's event may no longer be true. In
-    this case, the subclass must define `event` again. Otherwise, private runs raise Refusal. Functions that cannot
-    change what is released are listed in `fedprivjax.method.release.FREE`.
+    this case, the subclass must define `event` again. Functions that cannot change what is released are listed in
+    `fedprivjax.method.release.FREE`.
 
     Attributes:
         noise_rule: rule that computes the noise from a target.
         noise_follows: names of the privacy targets on which the result of `mechanism` depends. With (), the default, a
-            sweep over privacy targets samples the noise once, and multiplies it by the `noise_std` of each target. With
-            ("mu", "epsilon"), a sweep samples the noise for each target. A subclass needs this value if, for example,
-            the ratios of machines' noises depend on ε.
+            sweep over privacy targets samples the noise once. With ("mu", "epsilon"), a sweep samples the noise for
+            each target.
         weighs_machines: True if the messages and `event` take different weights of machines into account.
         shares_noise: True if machines also share noise with each other. `event` does not count this shared noise, but
             `sent_noise` does.
@@ -207,17 +206,15 @@ class MessagePrivacy(Privacy):
     """Base class of privacy objects that clip messages of records, add noise, and state the guarantee.
 
     A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. `event` describes all
-    releases and their noise, and `mechanism` samples the noise. By default, every record's message is clipped to
-    `clip`. The server reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object
-    that releases another value also defines `release` and `messages`. The package's own privacy objects cannot be
-    subclassed.
+    releases and their noise, and `mechanism` samples the noise. By default, the server reads the mean of a round's
+    messages plus `noise_std` times the mechanism's sample. An object that releases another value also defines `release`
+    and `messages`.
 
     Attributes:
         clip: bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, messages
             are clipped only in runs with noise, to the bound that the loss or the algorithm states.
         several_epochs: True if `event` accounts for records that are used again in later rounds.
         gradients_each: number of gradients that a machine computes for each gradient in its message, to count costs.
-            This number is above 1 if the object needs gradients at further points.
         why_means: reason in an error message, such as ", because its noise is for means", or "" (the default). The
             error is raised if the object supports only algorithms whose `reads` is `Mean()`, and the algorithm has
             another value.
@@ -281,8 +278,7 @@ class MessagePrivacy(Privacy):
         Args:
             problem: the optimisation problem.
             machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is
-                called with a function `gradient` that returns the gradient of the record's loss at a point. For a
-                message with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
+                called with a function `gradient` that returns the gradient of the record's loss at a point.
             inputs: the round's participants and their records.
             noise: the round's noise, as returned by `round_noise`, [d], or None in a run without noise.
             key: random key of the round, for random choices other than the noise.
@@ -337,9 +333,7 @@ class MessagePrivacy(Privacy):
             problem: the optimisation problem.
             message: message of one record.
             inputs: the round's participants and their records.
-            noise: the round's noise, or None in a run without noise. The noise is not added to the messages. By
-                default, `noise` matters only if `clip` is None. A run with noise then clips messages to `limits.bound`.
-                A run without noise does not clip them.
+            noise: the round's noise, or None in a run without noise. The noise is not added to the messages.
             limits: `limits.reads` is the value that the server reads, such as `Mean()` for the mean of messages.
                 `limits.bound` is the bound on a message's norm that the loss or the algorithm states, or None.
             key: random key of the round, for random choices other than the noise.

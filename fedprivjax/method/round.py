@@ -55,9 +55,7 @@ class RoundInputs(NamedTuple):
         present: 1 for slots with a participant, 0 for empty slots, [per_round]. None if no slot is empty.
         expected: expected number of participants of a round. None if all rounds have equally many participants.
         late: None if all participants compute their messages from the server's newest state. In an asynchronous run, it
-            is a `LateInputs`, because a message may be based on an earlier state of the server. For each slot, the
-            `LateInputs` has the index of the stored server message that the participant received. It also has the
-            weight of the participant's own message in the server's sum.
+            is a `LateInputs`.
     """
 
     round: Any

@@ -31,7 +31,7 @@ class ServerOptimizer:
 
     An optimiser is the value of a protocol's setting: `server` for the server's steps, or `local` for local steps. The
     name of this setting is a prefix in sweeps. For example, `over={"server.b1": [0.5, 0.9]}` sweeps the argument b1 of
-    `optax.adam` at the server, and "local.b1" is the name in local steps.
+    `optax.adam` at the server.
 
     The use of the protocol's step size depends on `factory`, the function that makes the optimiser:
 
@@ -39,15 +39,11 @@ class ServerOptimizer:
     * If `factory` returns a schedule, the step size is multiplied by the values of the schedule.
     * If `factory` returns any other transformation, its updates are multiplied by minus the step size.
     * If `factory` is itself a transformation, such as `optax.adam(0.1)`, its updates are multiplied by the step size.
-      Leave out `step_size`, which is then 1, and change the steps by `step_scale`. Such a transformation has its own
-      learning rate and no numbers to sweep.
+      Leave out `step_size`, which is then 1, and change the steps by `step_scale`. Such a transformation has no numbers
+      to sweep.
 
     Some methods with local steps have a setting `server_step`, which replaces the step size at the server. In these
-    methods, `step_size` is the step size of the local steps. If the optimiser of the setting `server` is itself a
-    transformation, leave out `server_step`: the transformation's updates are used unchanged.
-
-    Changing a static setting recompiles. Static settings are integers, flags, names, and numbers that decide a branch
-    of an optax schedule.
+    methods, `step_size` is the step size of the local steps.
 
     Args:
         factory: function that returns an `optax.GradientTransformation` or a schedule, such as `optax.adam`; its name,
@@ -55,8 +51,7 @@ class ServerOptimizer:
         settings: settings of the factory by name. Real numbers are traced by jax, so the factory must not branch on
             them.
 
-    **Privacy**: an optimiser does not change guarantees. At the server, it post-processes noisy aggregates. At a
-    machine, clipping and noise are applied as without an optimiser.
+    **Privacy**: an optimiser does not change guarantees.
 
     Raises:
         Refusal: if `factory` does not have one of the settings, or is neither a factory nor a transformation.

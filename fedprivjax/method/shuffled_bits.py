@@ -61,11 +61,8 @@ class BitMean(PrivateMean):
             noise clip messages, to the bound that the loss or the algorithm states.
         levels: g, number of steps into which the range [−C, C] of a coordinate is divided for rounding. Default:
             ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
-        rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε. Let Δ be the L2
-            norm of the change of a user's vector if its record is replaced, in steps of 2C/g. Before rounding, Δ is at
-            most g, because the change is at most 2C. After rounding, "coupled" bounds Δ by g + √d, and "independent" by
-            g + 2√d. "averaged" averages over the random rounding. If d ≤ 4g², the resulting ε is about that of Δ = √(g²
-            + d/4). All three bounds are valid, and "averaged" gives the smallest ε.
+        rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε. All three bounds
+            are valid, and "averaged" gives the smallest ε.
         accounting: "exact" for a proved ε, or "paper" for the ε that Cheu et al. 2022 claim. "gaussian-limit" is the ε
             of Gaussian noise with the same variance, an approximation without proof.
         honest: fraction of a round's users who are assumed to add their noise bits. The guarantee counts the noise of
@@ -113,8 +110,7 @@ class BitMean(PrivateMean):
         Args:
             problem: the optimisation problem.
             machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is
-                called with a function `gradient` that returns the gradient of the record's loss at a point. For a
-                message with two gradients, `gradient(x, y)` returns the pair of gradients at x and y.
+                called with a function `gradient` that returns the gradient of the record's loss at a point.
             inputs: the round's participants and their records.
             noise: the round's noise bits, from `round_noise`, or None in a run without noise.
             key: random key of the round, for the random rounding.

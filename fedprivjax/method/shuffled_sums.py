@@ -35,10 +35,10 @@ SLACK = 1e-5  # relative tolerance of norms in float32
 class VectorSum:
     """Private sum of vectors, which users send as bits through a shuffler (P_VEC of Cheu et al. 2022).
 
-    There are n users. Every user has a vector of d coordinates and L2 norm at most D. The user rounds each coordinate x
-    at random to an integer level from 0 to g. The expected level is (x + D)·g/(2D). For each coordinate, the user sends
-    g bits and q noise bits. The number of ones among the g bits is the level. Each noise bit is 1 with probability p. A
-    shuffler permutes all users' bits of a coordinate, so an adversary learns only the number of ones.
+    Every user has a vector of d coordinates and L2 norm at most D. The user rounds each coordinate x at random to an
+    integer level from 0 to g. The expected level is (x + D)·g/(2D). For each coordinate, the user sends g bits and q
+    noise bits. The number of ones among the g bits is the level. A shuffler permutes all users' bits of a coordinate,
+    so an adversary learns only the number of ones.
 
     Attributes:
         bound: D, bound on the L2 norm of every user's vector.

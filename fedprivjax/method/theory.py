@@ -45,9 +45,8 @@ class Theory:
             whose noise is known. It returns inf if a constant is missing. If `step` is None, no theory gives a step
             size, and users must set it.
         norm: `(protocol, problem, plan) -> B`, bound B on the root mean square norm of the noisy gradient in a plain
-            step. It gives a default step size for other optimisers, such as Adam: η·B/u, where η is the result of
-            `step`. Here u is the mean norm of the optimiser's updates, at learning rate 1, if all gradients are equal
-            and have norm B. If `norm` is None, other optimisers have no default.
+            step. It gives a default step size for other optimisers, such as Adam. If `norm` is None, other optimisers
+            have no default.
         bound: `(protocol, run) -> Bound`, the error bound of a calibrated protocol's planned run with plain steps.
         uses: `(class) -> tuple of Use`, the ways of using the protocol's class that `fedprivjax plan` compares.
         not_planned: text that gives the reason why `fedprivjax plan` does not compare the method. It is used if `uses`
@@ -55,7 +54,7 @@ class Theory:
         choices: `(protocol, problem) -> TheoryChoices`, functions that compute sizes and constants, such as the number
             of rounds.
         equivalent: `(protocol, machines) -> protocol`, one representative of all protocols whose runs have the same
-            distribution for this number of machines. An experiment computes such runs only once.
+            distribution for this number of machines.
     """
 
     step: Callable[[Any, Problem, Plan, Target], float] | None = None
@@ -91,7 +90,7 @@ class Theory:
         Args:
             protocol: protocol whose noise is known, and which needs a default step size.
             problem: the optimisation problem.
-            plan: plan of the run: who takes part in each round, and which records each message uses.
+            plan: plan of the run.
             target: privacy target.
 
         Raises:

@@ -57,16 +57,14 @@ class WorkFacts(NamedTuple):
 class WorkPrivacy(Privacy):
     """Base class of privacy objects of methods with local steps.
 
-    A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. `event` describes all
-    releases and their noise, and `mechanism` samples the noise. For noise in local steps, it also defines `step_noise`,
-    which returns the noise of one step. For noise in messages or in their mean, it overrides some of these functions:
+    A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. For noise in local steps,
+    it also defines `step_noise`, which returns the noise of one step. For noise in messages or in their mean, it
+    overrides some of these functions:
 
     * At a machine, `bounded` clips the whole message, `sent` adds noise to the message, and `encoded` compresses it. By
       default, these functions leave the message unchanged.
     * At the server, `divisor` returns the number by which the sum of the messages is divided, by default the sum of
       their weights. `read` returns the mean that the server reads, by default without noise.
-
-    The package's own privacy objects cannot be subclassed.
 
     The object may keep a state between rounds, such as the current value of an adaptive clip. The state is public, so
     every adversary may see it.
@@ -77,12 +75,12 @@ class WorkPrivacy(Privacy):
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
         clip: bound on the L2 norm of every record's message in a local step, enforced by clipping, or None.
         update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping, or None.
-        noise: correlation of a trusted server's noise over rounds: "independent" (the default) for fresh noise in every
-            round, or another value of the setting `noise_schedule` of `FedAvg`, such as "tree".
+        noise: correlation of a trusted server's noise over rounds: "independent" (the default) or another value of the
+            setting `noise_schedule` of `FedAvg`, such as "tree".
         encoder: encoder that compresses the machines' messages, or None.
         adaptive: True if the bound on the messages changes from round to round.
-        at_machines: True (the default) if every machine adds noise of its own, in its local steps or to its message.
-            False if noise is sampled once per round, and `read` adds it to the mean of the messages.
+        at_machines: True (the default) if every machine adds noise of its own. False if noise is sampled once per
+            round, and `read` adds it to the mean of the messages.
         noise_together: form of the argument `noise` of `step_noise`. False (the default) if each machine samples the
             noise of a step from a random key of its own. True if all machines of a round sample it from one key.
         noisy_steps: True if every local step has noise that protects a record. The guarantee then also holds if an
@@ -200,9 +198,8 @@ class WorkPrivacy(Privacy):
     def round_noise(self, drawn: Any, host_noise: Any, facts: Facts) -> Any:
         """Return the round's noise, in the form in which other functions of this object receive it.
 
-        If the attribute `at_machines` is False, `read` adds the noise to the mean. The default result is then the
-        mechanism's sample times `noise_std`. If `at_machines` is True, every machine samples its own noise. The default
-        result is then a pair: a random key, and the standard deviations of the participants' noise, [per_round].
+        If the attribute `at_machines` is False, the default result is the mechanism's sample times `noise_std`.
+        Otherwise, it is a pair: a random key, and the standard deviations of the participants' noise, [per_round].
 
         Args:
             drawn: the mechanism's sample for the round. If `at_machines` is True, it is a pair: a random key, and each
