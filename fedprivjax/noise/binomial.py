@@ -28,11 +28,9 @@ EXACT_DEVIATION = 1000.0  # largest standard deviation for which the total varia
 class HostNoise(NamedTuple):
     """Centred binomial noise of a whole run, sampled on the host: `integers − remainder`, which has mean 0.
 
-    A user (a machine with one record) encodes a number as bits, and adds random noise bits to them. Each noise bit is 1
-    with probability p. Let Z be the number of ones among all users' m noise bits of one coordinate in a round. The
-    noise of the coordinate is Z − m·p, in units of one bit. This noise is stored as the difference of two parts:
-
-        Z − m·p = (Z − ⌊m·p⌋) − (m·p − ⌊m·p⌋) = `integers − remainder`
+    Users (machines with one record each) add random noise bits to their messages. Each noise bit is 1 with probability
+    p. Let Z be the number of ones among all users' m noise bits of one coordinate in a round. The noise of the
+    coordinate is Z − m·p, in units of one bit.
 
     Attributes:
         integers: Z − ⌊m·p⌋, int32, shape [rounds, d] for vectors of d coordinates.
@@ -46,10 +44,9 @@ class HostNoise(NamedTuple):
 def sample_binomial_noise(stream: np.random.SeedSequence, totals, probability: float, dimension: int) -> HostNoise:
     """Sample the binomial noise of a whole run exactly, for every round and coordinate.
 
-    The noise is for protocols in which users (machines with one record each) add random bits to their messages. Each
-    noise bit is 1 with probability p. Let Z be the number of ones among the m noise bits of one coordinate in a round,
-    so Z ~ Binomial(m, p). The noise of the coordinate is Z − m·p, which has mean 0. The result has two arrays whose
-    difference is the noise: the integers Z − ⌊m·p⌋ and the remainder m·p − ⌊m·p⌋.
+    Let Z be the number of ones among the m noise bits of one coordinate in a round, so Z ~ Binomial(m, p). The noise of
+    the coordinate is Z − m·p. The result has two arrays whose difference is the noise: the integers Z − ⌊m·p⌋ and the
+    remainder m·p − ⌊m·p⌋.
 
     Args:
         stream: seed of the random numbers, from `plan.seeds.binomial_stream`.

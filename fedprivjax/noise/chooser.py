@@ -49,8 +49,8 @@ def relative_std(noise_schedule: str | Sequence[float], schedule: Schedule) -> n
 
     Args:
         noise_schedule: a name, or positive numbers. `NOISE_SCHEDULES` explains the names. Numbers are the relative
-            noise of a machine's first, second, … message. Only ratios of the numbers matter. The numbers are scaled so
-            that 1/r² sums to 1 for the machine with the largest sum.
+            noise of a machine's first, second, … message. The numbers are scaled so that 1/r² sums to 1 for the machine
+            with the largest sum.
         schedule: participation schedule: which machines take part in each round.
 
     With "uniform" and "gap", a machine must know in advance in which rounds it takes part.
@@ -130,21 +130,21 @@ def choose(
 ) -> Mechanism:
     """Return the cheapest exact sampler for a run in which machines add Gaussian noise to their messages.
 
-    The server uses only the sum of the messages of a round, divided by a constant. The sampler therefore need not
-    sample the noise of every message. It samples the noise in this quotient, which is called the aggregate. The server
-    may also add up the messages of all rounds so far (a running sum). In a running sum, a machine can cancel its old
-    noise. Each message of the machine then adds new noise and subtracts the noise of the machine's previous message.
+    The server uses only the sum of the messages of a round, divided by a constant. The sampler samples the noise in
+    this quotient, which is called the aggregate. The server may also add up the messages of all rounds so far (a
+    running sum).
 
     Args:
         schedule: participation schedule: which machines take part in each round.
         relative: standard deviation of the noise of each message, as a multiple of `noise_std`; shape [rounds,
             per_round].
-        dimension: number of model parameters. Samplers whose state would not fit in memory are left out.
+        dimension: number of model parameters.
         method: name of a sampler, a key of `OF_MACHINES`. "auto" takes the cheapest.
-        cancel: True if the aggregate is a running sum in which machines cancel their old noise.
+        cancel: True if the aggregate is a running sum in which machines cancel their old noise: each message subtracts
+            the noise of the machine's previous message.
         accumulate: True if the aggregate is a running sum in which old noise stays.
-        divisor: divisor of each round's sum, shape [rounds]. None takes the divisor of the schedule, one number for all
-            rounds. If `cancel` or `accumulate` is True, `divisor` must be None.
+        divisor: divisor of each round's sum, shape [rounds]. None takes the divisor of the schedule. If `cancel` or
+            `accumulate` is True, `divisor` must be None.
 
     In the example, all machines take part in both rounds. All old noise is therefore cancelled, and the noise of each
     round is independent:

@@ -51,9 +51,8 @@ class Mechanism(Decorated):
     def may_pass_end(self) -> bool:
         """True if `draw` may be called for rounds after the end of the run. The noise of such rounds is discarded.
 
-        A run calls `draw` for several successive rounds (a block) at a time. The last block of a run would often be
-        shorter than the others. If the value is True, the last block may go past the end of the run and have the length
-        of the others. One compiled program then serves all blocks.
+        A run calls `draw` for several successive rounds (a block) at a time. If the value is True, the last block may
+        go past the end of the run and have the length of the others.
 
         The value is the attribute `past_end` of the class that defines `draw`. A subclass that overrides `draw` must
         set `past_end = True` again if the override may also be called for later rounds.

@@ -47,16 +47,13 @@ class SumFactor(Factor):
     def matrix(self, over: int, workload: Workload, /) -> np.ndarray:
         """Return F for machines that send at most n = `over` messages: lower triangular, float64 [n, n].
 
-        The columns of F must have L2 norm at most 1. Let row k of the matrix s be a machine's k-th message without
-        noise. With noise, the messages are the rows of s + σ·F⁻¹ξ, with a matrix ξ of independent standard normals.
-        Here σ is `noise_std` times a number for the machine, as in the class `SumFactor`.
+        The columns of F must have L2 norm at most 1.
 
         Args:
             over: n, the largest number of messages of a machine.
             workload: function that returns a positive semidefinite matrix V = `workload(n)`, float64 [n, n]. V measures
                 the noise of F as `tr(V·(FᵀF)⁻¹)`. For `noise_std` = 1 and step size 1, this is the noise variance of
                 one coordinate of the averages that DP-μ²-FL reports, summed over rounds. Other methods get the same V.
-                Factors that are not fitted ignore this argument.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(messages, workload)")
 
@@ -72,8 +69,7 @@ class Toeplitz(SumFactor):
         F = A^p/c
 
     Here A has ones on and below the diagonal, so A·s are the running sums of the messages. The power p is `power`. The
-    first column of A^p has the first n coefficients of the power series of (1 − z)^(−p), and c is its L2 norm. Each
-    further column is the previous one, shifted down by one row.
+    first column of A^p has the first n coefficients of the power series of (1 − z)^(−p), and c is its L2 norm.
 
     Attributes:
         power: p, from 0 (independent noise on every message) to 1 (equal independent noise on every running sum).
@@ -100,15 +96,9 @@ class Optimal(SumFactor):
     """Correlated noise of a machine's messages, fitted to the averages that DP-μ²-FL reports.
 
     A machine has increments s_1, s_2, …, one for each message. It sends s + σ·F⁻¹ξ, with independent standard normals ξ
-    and the machine's calibrated noise σ. F is the result of a numerical optimisation. It minimises the noise variance
-    in the averages of iterates that DP-μ²-FL reports, on average over all rounds. Other methods get the same F, which
-    is not fitted to their iterates. F depends on the rounds in which machines take part. The columns of F have norm 1.
-    Slow computations are cached on disk.
-
-    For example, let half of 100 machines send in each of 1200 rounds. In the averages that DP-μ²-FL reports, the root
-    mean square of the noise over rounds is about 10% smaller than with `Toeplitz(0.7)`. If a quarter of the machines
-    send in each round, and their availability follows a daily cycle, the root mean square is about 11% smaller. The
-    cycle is `Weighted.diurnal`, with peaks spread over the day.
+    and the machine's calibrated noise σ. F minimises the noise variance in the averages of iterates that DP-μ²-FL
+    reports, on average over all rounds. Other methods get the same F, which is not fitted to their iterates. F depends
+    on the rounds in which machines take part.
 
     Attributes:
         iterations: largest number of iterations of the optimisation, which starts from `Toeplitz(0.7)`. After 30, the
@@ -136,8 +126,7 @@ class Given(SumFactor):
     """Factor whose matrix F the user supplies. It correlates the noise over the messages of a machine.
 
     Let row k of the matrix s be a machine's k-th message without noise. With noise, the messages are the rows of s +
-    σ·F⁻¹ξ. Here ξ is a matrix of independent standard normals, and σ is the machine's calibrated noise. The messages
-    equal F⁻¹·(F·s + σξ), so they are as private as a release of F·s + σξ.
+    σ·F⁻¹ξ. Here ξ is a matrix of independent standard normals, and σ is the machine's calibrated noise.
 
     If a machine sends n messages, F needs at least n rows. The first n rows and columns of F are used, multiplied by a
     number that makes the largest column norm 1.
@@ -189,8 +178,7 @@ def optimal_factor(workload: np.ndarray, start: np.ndarray, iterations: int) -> 
 
     Let row k of the matrix s be a machine's k-th message without noise. With noise, the messages are the rows of s +
     σ·F⁻¹ξ, with a matrix ξ of independent standard normals. The noise of F is measured as `tr(V·(FᵀF)⁻¹)` with V =
-    `workload`. The method is L-BFGS. Each column is divided by its norm, so F is a valid factor after any number of
-    iterations.
+    `workload`.
 
     Args:
         workload: V, shape [n, n], where n is the number of messages of a machine. V is WᵀW if the method uses W·s.
@@ -243,9 +231,8 @@ def noise_lower_bound(workload: np.ndarray, factor: np.ndarray) -> float:
 
     The noise of a factor F is `tr(V·(FᵀF)⁻¹)` with V = `workload`, a positive semidefinite matrix. Let v be any vector
     of positive numbers, and let √v be the diagonal matrix of their square roots. Then `tr((√v·V·√v)^½)²/Σ_k v_k` is a
-    lower bound. Proof: let P = FᵀF, so that P_kk ≤ 1. Then `tr(V·P⁻¹) + Σ_k v_k·P_kk ≥ 2·tr((√v·V·√v)^½)`, and the same
-    holds for every multiple of v. The best multiple gives the bound. The function uses the diagonal of P⁻¹·V·P⁻¹ for F
-    = `factor` as v. The bound is tight if `factor` is near the optimum.
+    lower bound. The function uses the diagonal of P⁻¹·V·P⁻¹ as v, with P = FᵀF for F = `factor`. The bound is tight if
+    `factor` is near the optimum.
 
     Args:
         workload: V, shape [messages, messages].

@@ -72,9 +72,9 @@ class GivenWeights:
 class Mixing:
     """Public weights by which machines average with their neighbours in gossip, for each round.
 
-    Machine i continues with Σ_j W_ij·x_j, where x_j is the vector that machine j sends. Rows and columns of W sum to 1,
-    so that the mean over machines does not change. If a graph is given instead of W, the weights are
-    Metropolis-Hastings weights: neighbours i and j have W_ij = 1/(1 + max(degree_i, degree_j)).
+    Machine i continues with Σ_j W_ij·x_j, where x_j is the vector that machine j sends. Rows and columns of W sum to 1.
+    If a graph is given instead of W, the weights are Metropolis-Hastings weights: neighbours i and j have W_ij = 1/(1 +
+    max(degree_i, degree_j)).
 
     Args:
         *turns: graphs, matrices W or `Matchings`, for one round after another. After the last one, the first is used

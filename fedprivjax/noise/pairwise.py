@@ -175,9 +175,7 @@ class SumOfPairwise(Fresh):
 class PairwiseNoise(PerMachine):
     """Sampler of every message's noise: independent noise, plus noise shared with neighbours in a graph.
 
-    Machines are the nodes of a graph. In each round, every edge between two participants has a separate noise vector.
-    One of the two machines adds this noise to its message, and the other subtracts it. Standard deviations are in units
-    of `noise_std`.
+    Standard deviations are in units of `noise_std`.
 
     Attributes:
         inputs: machine of each message, standard deviation of its independent noise, and divisor of each round's sum of

@@ -38,8 +38,7 @@ class AnySchedule(RoundFactor):
 
     A machine takes part in at most `uses` rounds, and any two of its rounds are at least `separation` rounds apart. The
     guarantee is for the worst schedule within the limits. The noise and ε depend on the limits and the number of
-    rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is refused. The factors
-    "toeplitz" and "optimal" are fitted to one public schedule within the limits, in which machines take turns.
+    rounds, but not on the sampled schedule. A sampled schedule that exceeds the limits is refused.
 
     Args:
         factor: matrix that correlates the noise over rounds, in any form that the setting `noise_schedule` takes, such
@@ -195,8 +194,6 @@ KINDS: dict[str, type[Factor]] = {"banded": Banded, "blt": BLT, "any_schedule": 
 def over_rounds(noise_schedule: Any) -> Any:
     """Convert a trusted server's setting `noise_schedule` to a standard form: a name, or a factor object.
 
-    A factor is a matrix that correlates the noise over rounds.
-
     Args:
         noise_schedule: the setting in one of these forms:
 
@@ -205,9 +202,8 @@ def over_rounds(noise_schedule: Any) -> Any:
             * {"tree": n}, for `Tree(restart=n)`, a tree that restarts after every n rounds;
             * {"kind": "banded", "bands": 5}, for `Banded(5)`;
             * {"kind": "blt", "decay": [0.9], "scale": [0.4]}, for `BLT([0.9], [0.4])`;
-            * {"kind": "any_schedule", "factor": "toeplitz", "separation": 10, "uses": 6}, for
-              `AnySchedule("toeplitz", 10, 6)`: the guarantee holds for every participation schedule in which a machine
-              has at most 6 rounds, at least 10 rounds apart;
+            * {"kind": "any_schedule", "factor": "toeplitz", "separation": 10, "uses": 6}, for `AnySchedule("toeplitz",
+              10, 6)`;
             * a matrix, as a list of rows or an array;
             * an object with a method `materialize(n)` that returns the matrix for n rounds.
 

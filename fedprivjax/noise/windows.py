@@ -18,9 +18,8 @@ MAX_LEVELS = 64  # largest depth of a tree
 class WindowInputs(NamedTuple):
     """Inputs of the sampler `Windows` in each round. They follow from the participation schedule.
 
-    A momentum is a sum over rounds. It is computed in a set of binary trees over rounds. The nodes of the trees have
-    noise. For the noise in the server's aggregate, `Windows` samples one set of trees. For the noise in messages, it
-    samples one set of trees for each machine.
+    A momentum is computed in a set of binary trees over rounds. For the noise in the server's aggregate, `Windows`
+    samples one set of trees. For the noise in messages, it samples one set of trees for each machine.
 
     Attributes:
         round: number of the round, from 1; int [rounds].

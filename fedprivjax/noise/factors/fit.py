@@ -67,13 +67,9 @@ def fitted(start: np.ndarray, patterns: Sequence[np.ndarray]) -> np.ndarray:
     * v = ‖A·F⁻¹‖², the variance of one coordinate of the noise in the running sums A·x, summed over rounds, for σ = 1.
       A has ones on and below the diagonal;
     * e = `max_i Σ_{j,l} |(FᵀF)(t_j, t_l)|`, where machine i takes part in the rounds t_1, t_2, …. With messages of norm
-      at most 1, no machine can change F·x by more than √e in L2 norm. This bound is exact if these entries of FᵀF are
-      not negative.
+      at most 1, no machine can change F·x by more than √e in L2 norm.
 
-    At a fixed privacy level, σ² is proportional to e. The noise variance σ²·v is therefore proportional to v·e.
-
-    The result is float64 [rounds, rounds], with F(1, 1) = 1, and is cached on disk. Its product v·e is at most the
-    product for `start`.
+    The result is float64 [rounds, rounds], with F(1, 1) = 1. Its product v·e is at most the product for `start`.
 
     Args:
         start: initial F, lower triangular, shape [rounds, rounds].

@@ -85,10 +85,10 @@ class Correlated(NamedTuple):
 class Factor:
     """Base class of factors: matrices that correlate Gaussian noise over rounds or messages.
 
-    In a matrix mechanism, a method computes A·x for a fixed matrix A, for example the running sums of x_1, x_2, …. Here
-    x_t depends on the data: it is the vector of round t, or a machine's t-th message, without noise. A factor is a
-    lower triangular matrix F. With independent standard normals ξ and σ = `noise_std`, the method gets A·x with the
-    noise σ·A·F⁻¹ξ. The noisy result equals A·F⁻¹·(F·x + σξ), so the run is as private as one release of F·x + σξ.
+    In a matrix mechanism, a method computes A·x for a fixed matrix A, for example running sums. Here x_t depends on the
+    data: it is the vector of round t, or a machine's t-th message, without noise. A factor is a lower triangular matrix
+    F. With independent standard normals ξ and σ = `noise_std`, the method gets A·x with the noise σ·A·F⁻¹ξ. The noisy
+    result equals A·F⁻¹·(F·x + σξ), so the run is as private as one release of F·x + σξ.
 
     To define a factor over the messages of a machine by its matrix F, subclass `SumFactor`. To define a factor over
     rounds of a trusted server by its matrix F, subclass `RoundFactor`. To define a factor for a momentum, subclass
@@ -104,7 +104,7 @@ class Factor:
     Attributes:
         name: name in error messages.
         theorem: privacy theorem that printed guarantees cite.
-        most: largest number of rounds for which F is computed as a matrix. Larger matrices would not fit in memory.
+        most: largest number of rounds for which F is computed as a matrix.
         instead: value of `noise_schedule` that the error message suggests if a run has more than `most` rounds.
         of_rounds: True if a trusted server may use the factor to correlate the noise of its rounds.
     """
@@ -127,10 +127,9 @@ class Factor:
             over: public participation schedule if the factor is over rounds, or number of messages if the factor is
                 over the messages of a machine.
             workload: None for a factor over rounds. For a factor over messages, a function that returns a matrix V,
-                float64 [n, n], for n messages of a machine. V describes how the method uses these messages. For
-                example, if the method's iterates are the linear combinations W·x, then V = WᵀW. The noise of the
-                iterates has variance `σ²·tr(V·(FᵀF)⁻¹)`, summed over rounds. A fitted F minimises this variance.
-                Factors that are not fitted ignore this argument.
+                float64 [n, n], for n messages of a machine. For example, if the method's iterates are the linear
+                combinations W·x, then V = WᵀW. The noise of the iterates has variance `σ²·tr(V·(FᵀF)⁻¹)`, summed over
+                rounds. A fitted F minimises this variance.
         """
         raise Undefined(f"{type(self).__name__} must define matrix(over, workload)")
 
@@ -159,15 +158,14 @@ class Factor:
     def step(self, path: Path, normal: jax.Array, alpha: Any, epoch: Any = None) -> Path:
         """Return the state after one more round. Its field `last` holds the noise of this round's momentum.
 
-        The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. The vector x_s depends on the data of round s.
-        Let A be the matrix for which A·x are the momenta of all rounds. For `noise_std` = 1, the noise of the momenta
-        is A·F⁻¹ξ, with the standard normals ξ_1, ξ_2, … of the rounds and the factor's matrix F for this α. The
-        function `matrix` returns F for α = 0. For some factors, such as trees, F depends on α.
+        The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. Let A be the matrix for which A·x are the
+        momenta of all rounds. For `noise_std` = 1, the noise of the momenta is A·F⁻¹ξ, with the standard normals ξ_1,
+        ξ_2, … of the rounds and the factor's matrix F for this α. The function `matrix` returns F for α = 0.
 
         Args:
             path: state after the round before.
             normal: standard normals of the round, shape [d] for d parameters.
-            alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
+            alpha: α, from 0 to 1.
             epoch: number of rounds per epoch. None if the factor's noise does not depend on epochs.
         """
         raise Undefined(f"{type(self).__name__} must define step(path, normal, alpha, epoch)")
@@ -181,13 +179,12 @@ class Factor:
         matrix for this α. The entry x_t is a vector that is computed from the records of round t, without noise. In
         every round that uses the record with weight w, the record can change x_t by any vector of norm at most w.
 
-        A run is as private as a release of F·x + σξ, with independent standard normals ξ and σ = `noise_std`. From this
-        release, the method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
+        A run is as private as a release of F·x + σξ, with independent standard normals ξ and σ = `noise_std`.
 
         Args:
             uses: which rounds use which record, with which weight.
             rounds: number of rounds of the run.
-            alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
+            alpha: α of the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s, from 0 to 1. With α = 0, it is the running sum of x.
             epoch: number of rounds per epoch. None if the factor's noise does not depend on epochs.
         """
         raise Undefined(f"{type(self).__name__} must define squares(uses, rounds, alpha, epoch)")
@@ -199,21 +196,20 @@ class Factor:
 
         For `noise_std` = 1, a run is as private as a release of F·x + ξ. Here F is the factor's matrix for this α, and
         ξ are independent standard normals. The entry x_t is a vector that is computed from the records of round t,
-        without noise. The record can change x_t by any vector of norm at most the record's weight in round t. From the
-        release, the method computes the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s of every round t, with noise.
+        without noise. The record can change x_t by any vector of norm at most the record's weight in round t.
 
         Each entry of F·x + ξ is one release. The sensitivity of a release is the largest L2 norm by which the record
         can change the release. The squares of all sensitivities must sum to the record's entry in the result of
         `squares`.
 
         The default returns only one number, shape [1]. It is the largest L2 norm by which the record can change all of
-        F·x, which then counts as a single release.
+        F·x.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
-            alpha: α, from 0 to 1. With α = 0, the momentum is the running sum of x.
+            alpha: α of the momentum Σ_{s≤t} (1 − α)^{t−s}·x_s, from 0 to 1. With α = 0, it is the running sum of x.
             epoch: number of rounds per epoch. None if the factor's noise does not depend on epochs.
         """
         return np.sqrt(self.squares(Uses(used, np.zeros(used.size, int), weight, 1), rounds, alpha, epoch))

@@ -30,7 +30,7 @@ MIXED = (0.0, *(2.0**k for k in range(-10, 1)))  # parts of the diagonal in V, s
 def excess(factor: np.ndarray, patterns: Sequence[np.ndarray]) -> float:
     """Return a bound on the relative excess of a factor's noise over the least noise of all factors.
 
-    For example, 0.01 means at most 1% more noise than the best factor. The result is inf if no bound is found.
+    The result is inf if no bound is found.
 
     A trusted server releases F·x + σξ, where x_t is the sum of messages in round t, and ξ are independent standard
     normals. The noise of the factor F is the variance of one coordinate of the noise in the running sums x_1 + … + x_t,

@@ -33,12 +33,10 @@ class RoundFactor(Factor):
     """Base class of matrices F that correlate a trusted server's noise over its rounds.
 
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
-    and σ = `noise_std`. The noise of a round is an entry of σ·F⁻¹ξ, so it is correlated with the noise of other rounds.
-    The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ.
+    and σ = `noise_std`. The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ.
 
     A subclass is a frozen dataclass of static settings that defines `matrix(schedule)`. It returns F: lower triangular,
-    float64, shape [rounds, rounds]. The scale of F does not matter. For example, 2F has twice the sensitivity of F, so
-    calibration doubles σ, and the noise stays the same.
+    float64, shape [rounds, rounds]. The scale of F does not matter.
     """
 
     stated: ClassVar[Stated] = Stated(
@@ -149,9 +147,9 @@ class Banded(RoundFactor):
     """Noise of a trusted server, correlated over `bands` successive rounds by a banded Toeplitz matrix F.
 
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
-    and σ = `noise_std`. The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ. F
-    depends only on the number of rounds, and is optimised for little noise in the running sums of x. If the k rounds of
-    a machine are at least `bands` apart, its messages leak at most as much as k releases with independent noise σ.
+    and σ = `noise_std`. F depends only on the number of rounds, and is optimised for little noise in the running sums
+    of x. If the k rounds of a machine are at least `bands` apart, its messages leak at most as much as k releases with
+    independent noise σ.
 
     Source: Choquette-Choo et al. 2023.
 
@@ -183,11 +181,9 @@ class BLT(RoundFactor):
     """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F (BLT).
 
     Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
-    and σ = `noise_std`. The published values equal F⁻¹·(F·x + σξ), so they are as private as a release of F·x + σξ. A
-    run stores a few vectors, the buffers, from which the noise of the next round is computed. Buffer i has the decay
-    θ_i and the scale s_i. Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal
-    down. `BufferedToeplitz` in the library jax_privacy has the same parameters. The library's function
-    `buffered_toeplitz.optimize` computes parameters for a number of rounds.
+    and σ = `noise_std`. A run stores a few vectors, the buffers. Buffer i has the decay θ_i and the scale s_i. Every
+    column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The function
+    `buffered_toeplitz.optimize` of the library jax_privacy computes parameters for a number of rounds.
 
     Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 

@@ -44,8 +44,6 @@ class Groups(NamedTuple):
     * the second tree: d_t, the difference a_t − a_{t−N};
     * the third tree: r_t, the gradient at the current iterate minus a_t.
 
-    A node is a weighted sum of the tree's vectors over successive rounds.
-
     Attributes:
         anchors: value for the nodes of the first tree whose last round is at most 2N.
         later_anchors: value for all other nodes of the first tree.
@@ -64,9 +62,8 @@ class Groups(NamedTuple):
 class Normals(NamedTuple):
     """Vectors of standard normals from which the mechanism `ReducedTrees` computes the noise of one round.
 
-    `ReducedTrees` sums vectors in three binary trees over rounds. A node is a weighted sum of vectors over successive
-    rounds, with noise. A round uses one new node of the third tree. Of the first two trees, it uses the nodes that
-    together cover the last N rounds (one epoch).
+    A round uses one new node of the third tree. Of the first two trees, it uses the nodes that together cover the last
+    N rounds (one epoch).
 
     Attributes:
         nodes: normals of the used nodes of the first two trees; shape [2, slots, d] for d parameters. A round uses at
@@ -85,10 +82,9 @@ class Normals(NamedTuple):
 class Rings(NamedTuple):
     """State from which the mechanism `ReducedTrees` computes the noise of a momentum round by round.
 
-    The momentum of round t is the sum of the gradients of all rounds s ≤ t, with weights α·(1 − α)^{t−s}. An epoch has
-    N rounds. The gradient of round s is a_s + r_s, where a_s is the gradient at the first iterate of the epoch. Let H_t
-    be the noise in the weighted sum of a_1, …, a_t. Let B_t be the noise in the weighted sum of the last N vectors,
-    a_{t−N+1}, …, a_t.
+    The momentum of round t is the sum of the gradients of all rounds s ≤ t, with weights α·(1 − α)^{t−s}.
+    `ReducedTrees` defines N, a and r. Let H_t be the noise in the weighted sum of a_1, …, a_t. Let B_t be the noise in
+    the weighted sum of the last N vectors, a_{t−N+1}, …, a_t.
 
     Attributes:
         last: noise of the momentum of the latest round, shape [d] for d parameters.
@@ -111,7 +107,7 @@ class ReducedTrees:
     The gradient of round t is a_t + r_t, with
 
     * a_t, the gradient at the anchor of the epoch;
-    * d_t = a_t − a_{t−N}, the change of this gradient since the previous anchor, for the same records;
+    * d_t = a_t − a_{t−N}, the change of this gradient since the previous anchor;
     * r_t, the residual: the gradient at the current iterate minus a_t.
 
     The momentum is a weighted sum of gradients over rounds, computed from noisy sums of a and r. Each of the sequences
@@ -121,16 +117,13 @@ class ReducedTrees:
     sum of nodes of d, plus the noisy sum that was used N rounds before. Before round 2N, the noisy sum is A. From round
     2N on, it is γ·A + (1 − γ)·S. The argument `reset_rate` of methods is γ.
 
-    If steps are short, one record changes d_t and r_t less than a_t, so nodes of d and r need less noise. If steps are
-    long, one record may change d_t and r_t by up to twice as much as a_t. `Groups` describes which nodes have equal
-    noise.
+    `Groups` describes which nodes have equal noise.
 
     Attributes:
         epoch: N, number of rounds of an epoch.
 
     The example returns the squared sensitivity of the five groups of nodes to a record that is used in round 1. The
-    record changes three nodes of the first tree by 1. With drift = 0.1, the record's gradients at iterates k steps
-    apart differ by at most min(0.1·k, 2) times the bound on a gradient's norm:
+    record changes three nodes of the first tree by 1:
 
     >>> uses = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
     >>> ReducedTrees(4).squares(uses, rounds=4, alpha=1e-9, reset_rate=0.5, drift=0.1).round(3).tolist()
@@ -152,23 +145,13 @@ class ReducedTrees:
     def step(self, rings: Rings, drawn: Normals, alpha: Any, reset_rate: Any, stds: Groups) -> Rings:
         """Return the state after one more round. Its field `last` holds the noise of this round's momentum.
 
-        All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
-        the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
-        each of a, d and r. A node's noise has weight (1 − α)^k in the k-th round after the node's last round. The noise
-        of round t is H_t + R_t, with
-
-            H_t = (1 − α)^N·H_{t−N} + B_t
-            B_t = A_t                                 for t < 2N
-            B_t = γ·A_t + (1 − γ)·(D_t + B_{t−N})     for t ≥ 2N
-
-        Here A_t and D_t are the weighted noises of the nodes that cover the last N rounds, t − N + 1 to t, in the trees
-        of a and d. R_t is the weighted noise of the nodes that cover the rounds 1 to t in the tree of r.
+        A node's noise has weight (1 − α)^k in the k-th round after the node's last round.
 
         Args:
             rings: state after the round before.
             drawn: standard normals of the nodes that the round uses.
             alpha: α, weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ, from 0 to 1.
+            reset_rate: γ of `ReducedTrees`, from 0 to 1.
             stds: standard deviation of the noise of each group of nodes, as `Groups` defines them.
         """
         residual = Tree().step(rings.residual, drawn.residual, alpha)
@@ -185,24 +168,18 @@ class ReducedTrees:
     def squares(self, uses: Uses, rounds: int, alpha: float, reset_rate: float, drift: float) -> np.ndarray:
         """Return the squared sensitivity of each group of tree nodes to every record; float64 [records, 5].
 
-        All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
-        the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
-        each of a, d and r. A node is a weighted sum over its rounds.
+        `ReducedTrees` defines N, a, d, r and γ. The groups are in the order of `Groups`.
 
-        The five groups are, in this order: nodes of a whose last round is at most 2N, all other nodes of a, the same
-        two groups for d, and all nodes of r. The squared sensitivity of a group is a sum over its nodes: of the squared
-        norm by which the record can change the node. The unit of norms is the largest change of one gradient by a
-        record of weight 1. Nodes that no round uses are not counted, with one exception: with γ = 0, nodes of the first
-        group count even if only rounds from 2N on would use them.
+        The squared sensitivity of a group is a sum over its nodes: of the squared norm by which the record can change
+        the node. The unit of norms is the largest change of one gradient by a record of weight 1. Nodes that no round
+        uses are not counted, with one exception: with γ = 0, nodes of the first group count even if only rounds from 2N
+        on would use them.
 
         Args:
             uses: which rounds use which record, with which weight.
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
-                Here A is the sum of the nodes of a that cover these rounds. S is the noisy sum of a that was used N
-                rounds before, plus the sum of the nodes of d that cover the last N rounds. With γ = 1, nodes of d are
-                not used. With γ = 0, the second group is not used.
+            reset_rate: γ, from 0 to 1. With γ = 1, nodes of d are not used. With γ = 0, the second group is not used.
             drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm of one record. Two gradients
                 of a record, at iterates k steps apart, differ by at most C·min(k·drift, 2).
         """
@@ -236,22 +213,18 @@ class ReducedTrees:
     ) -> np.ndarray:
         """Return each tree node's largest change by one record, divided by the node's noise; float64 [nodes].
 
-        All epochs have N = `epoch` rounds and use the same records. The gradient of round t is a_t + r_t, where a_t is
-        the gradient at the first iterate of the epoch. Let d_t = a_t − a_{t−N}. There is a binary tree over rounds for
-        each of a, d and r. A node is a weighted sum over its rounds. The result has one number per node that the record
-        changes and that some round uses. With γ = 0, it also has numbers for the nodes of the first two epochs that
-        only rounds from 2N on would use. Changes are L2 norms. Their unit is the largest change of one gradient by a
-        record of weight 1. Noise is a standard deviation in this unit.
+        `ReducedTrees` defines N, a, d, r and γ. The result has one number per node that the record changes and that
+        some round uses. With γ = 0, it also has numbers for the nodes of the first two epochs that only rounds from 2N
+        on would use. Changes are L2 norms. Their unit is the largest change of one gradient by a record of weight 1.
+        Noise is a standard deviation in this unit.
 
         Args:
             used: rounds that use the record, from 1; shape [uses].
             weight: weight of the record in these rounds, shape [uses].
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
-                Here A is the sum of the nodes of a that cover these rounds. S is the noisy sum of a that was used N
-                rounds before, plus the sum of the nodes of d that cover the last N rounds. With γ = 1, nodes of d are
-                not used. With γ = 0, nodes of a whose last round is after 2N are not used.
+            reset_rate: γ, from 0 to 1. With γ = 1, nodes of d are not used. With γ = 0, nodes of a whose last round is
+                after 2N are not used.
             drift: η·L/C, for step length η, smoothness L and bound C on the gradient norm of one record. Two gradients
                 of a record, at iterates k steps apart, differ by at most C·min(k·drift, 2).
             stds: standard deviation of the noise of each group of nodes, as `Groups` defines them.
@@ -296,26 +269,18 @@ class ReducedTrees:
     def released(self, reset_rate: float) -> np.ndarray:
         """Return a mask of the groups of tree nodes that some round uses; bool [5].
 
-        All epochs have N rounds and use the same records. There are three binary trees over rounds, of the vectors a_t,
-        d_t and r_t. Here a_t is the gradient at the first iterate of the epoch, and d_t is a_t − a_{t−N}. The vector
-        r_t is the gradient at the current iterate minus a_t. The five groups are, in this order: nodes of a whose last
-        round is at most 2N, all other nodes of a, the same two groups for d, and all nodes of r.
+        `ReducedTrees` defines N, a, d, r and γ. The groups are in the order of `Groups`.
 
         Args:
-            reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
-                Here A is the sum of the nodes of a that cover these rounds. S is the noisy sum of a that was used N
-                rounds before, plus the sum of the nodes of d that cover the last N rounds. With γ = 1, the nodes of d
-                are never used. With γ = 0, the second group is never used.
+            reset_rate: γ, from 0 to 1. With γ = 1, the nodes of d are never used. With γ = 0, the second group is never
+                used.
         """
         return np.array(Groups(True, reset_rate > 0, reset_rate < 1, reset_rate < 1, True))
 
     def variances(self, rounds: int, alpha: float, reset_rate: float) -> np.ndarray:
         """Return each node group's part of the momentum's noise variance in every round; float64 [rounds, 5].
 
-        All epochs have N = `epoch` rounds and use the same records. There are three binary trees over rounds, of the
-        vectors a_t, d_t and r_t. Here a_t is the gradient at the first iterate of the epoch, and d_t is a_t − a_{t−N}.
-        The vector r_t is the gradient at the current iterate minus a_t. The five groups are, in this order: nodes of a
-        whose last round is at most 2N, all other nodes of a, the same two groups for d, and all nodes of r.
+        The groups are in the order of `Groups`.
 
         The result is the variance of one coordinate, if the noise of every node has standard deviation 1. The parts of
         the groups add up.
@@ -323,9 +288,7 @@ class ReducedTrees:
         Args:
             rounds: number of rounds of the run.
             alpha: weight of a gradient in the momentum, in (0, 1].
-            reset_rate: γ, from 0 to 1. From round 2N on, the noisy sum of a over the last N rounds is γ·A + (1 − γ)·S.
-                Here A is the sum of the nodes of a that cover these rounds. S is the noisy sum of a that was used N
-                rounds before, plus the sum of the nodes of d that cover the last N rounds.
+            reset_rate: γ of `ReducedTrees`, from 0 to 1.
         """
         variances = np.zeros((rounds + 1, len(Groups._fields)))
         variances[1:, RESIDUALS] = Tree().variances(rounds, alpha)
@@ -386,11 +349,10 @@ def empty(round: Any, epoch: int) -> Any:
 def optimal_stds(squares: np.ndarray, variances: np.ndarray) -> Groups:
     """Return the noise standard deviations of tree nodes that minimise a momentum's noise at a fixed privacy loss.
 
-    The noise of a momentum comes from the nodes of binary trees. The nodes are in five groups, which `Groups`
-    describes. All nodes of group k have noise of standard deviation τ_k. Let B_k be the largest entry of column k of
-    `squares`, and let A_k be the mean of column k of `variances`. At a fixed privacy loss Σ_k B_k/τ_k², the noise
-    variance Σ_k A_k·τ_k² is least for τ_k² ∝ √(B_k/A_k). The result is scaled to τ = 1 for the first group. A group
-    that no record changes has τ = 0.
+    The nodes are in five groups, which `Groups` describes. Group k has the standard deviation τ_k. Let B_k be the
+    largest entry of column k of `squares`, and let A_k be the mean of column k of `variances`. At a fixed privacy loss
+    Σ_k B_k/τ_k², the noise variance Σ_k A_k·τ_k² is least for τ_k² ∝ √(B_k/A_k). The result is scaled to τ = 1 for the
+    first group. A group that no record changes has τ = 0.
 
     Args:
         squares: squared norm of the change of all nodes of a group, for each record and group; shape [records, 5].
@@ -427,10 +389,8 @@ def total_squares(squares: np.ndarray, stds: Groups) -> np.ndarray:
 def paper_stds(epoch: int, rounds: int, drift: float) -> Groups:
     """Return Tran & Cutkosky's noise standard deviations of groups of tree nodes, as multiples of the first.
 
-    All epochs have N rounds and use the same records. There are three binary trees over rounds, of the vectors a_t, d_t
-    and r_t. Here a_t is the gradient at the first iterate of the epoch, and d_t is a_t − a_{t−N}. The vector r_t is the
-    gradient at the current iterate minus a_t. With T rounds in all, let ρ = √(4T/(3N)) and s = η·L·N/(2G), for step
-    length η, smoothness L and Lipschitz constant G. The result is
+    `ReducedTrees` defines a, d and r. With T rounds in all, let ρ = √(4T/(3N)) and s = η·L·N/(2G), for step length η,
+    smoothness L and Lipschitz constant G. The result is
 
     * 1 for nodes of a whose last round is at most 2N, and ρ for all other nodes of a;
     * s for nodes of d whose last round is at most 2N, and ρ·s for all other nodes of d;

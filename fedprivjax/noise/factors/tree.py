@@ -52,8 +52,7 @@ def compose(first: int, last: int) -> list[tuple[int, int]]:
 def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, Any]:
     """Return the smallest set of binary tree nodes that together cover the last `epoch` rounds, up to `round`.
 
-    If `round` is less than `epoch`, the nodes cover the rounds 1 to `round`. `compose` returns the same nodes as a
-    list. Here they are in arrays of fixed size with empty slots, so that JAX can trace the function.
+    If `round` is less than `epoch`, the nodes cover the rounds 1 to `round`.
 
     Args:
         round: number of the newest round, from 1, or an array of such numbers.
@@ -87,14 +86,11 @@ def window(round: Any, epoch: int, numbers: Any = np) -> tuple[np.ndarray, Any, 
 class Tree(Factor):
     """Noise from a binary tree over rounds: every node is a sum over successive rounds, with independent noise.
 
-    The sum over the rounds 1 to t is the sum of few nodes. For t = 6, these are the nodes of the rounds 1 to 4 and of
-    the rounds 5 to 6. The sum therefore has the noise of at most 1 + log₂ t nodes. A run stores about log₂ R vectors of
+    The sum over the rounds 1 to t has the noise of at most 1 + log₂ t nodes. A run stores about log₂ R vectors of
     noise, for R rounds.
 
     At equal privacy, running sums have more or less noise than with independent noise, depending on the rounds in which
-    machines take part. For example, let 100 of 1000 machines take part in each of 100 rounds. If the machines are
-    chosen uniformly, the noise variance of running sums is 1.35 times as large as with independent noise. If machines
-    take turns, the variance is 0.67 times as large.
+    machines take part.
 
     Attributes:
         nodes: "uniform" gives every node the same noise. "sensitivity" makes the standard deviation of a node's noise
