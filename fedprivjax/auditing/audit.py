@@ -77,7 +77,7 @@ class Audit:
     Attributes:
         protocol: name of the protocol.
         guarantee: claimed guarantee on the small federation of the audit. The canary belongs to the machine with the
-            weakest guarantee, so the audit tests the guarantee of this machine.
+            weakest guarantee.
         found: lower bounds from each score. The likelihood ratio is the first score.
         attained: largest μ of Gaussian differential privacy that an attack with this canary can show if the claim is
             right. None if the claim is an ε without a μ.
@@ -193,10 +193,9 @@ def audit(
 
     Args:
         protocol: a protocol with a privacy target or a `noise_std`.
-        federation: a small federation. None takes a federation that suits the protocol. It usually has four machines
-            with at least twelve records per machine.
-        runs: number of runs on each of the two datasets. The bounds are computed from these runs. Additional runs
-            before them determine the scores and the thresholds of the scores.
+        federation: a small federation. None takes a federation that suits the protocol.
+        runs: number of runs on each of the two datasets. Additional runs before them determine the scores and their
+            thresholds.
         delta: δ of the bounds on ε.
         seed: seed of all runs.
         verdict: upper bound on the probability that `Audit.refuted` names a score although the claim is right.

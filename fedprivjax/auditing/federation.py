@@ -42,31 +42,26 @@ class Federation:
     the audit.
 
     Attributes:
-        participation: participation scheme. If the scheme is public, all runs share one schedule. If the scheme is
-            secret, each run samples its own schedule.
+        participation: participation scheme.
         rounds: number of rounds.
         records: number of records per machine.
-        dimension: number of parameters. The canary changes machines' messages along one direction. The other directions
-            show only noise.
+        dimension: number of parameters.
         canary: norm of the canary's gradient before clipping, divided by the clip. None is 100, or 10⁶ with the
             quadratic loss. For a method without a clip, the gradient has norm 1, and the Lipschitz constant is 1.
         order: order in which a machine uses its records, for methods that use one record per message. "stored" is the
             order of the data. `plan.ORDERS` lists the other orders.
-        loss: "linear" or "quadratic". Gradients of the quadratic loss depend on the parameters. The quadratic loss can
-            therefore detect errors that the linear loss does not detect. An example is a method that adds an unclipped
-            term to its local steps. The quadratic loss requires a protocol with a clip.
+        loss: "linear" or "quadratic". The quadratic loss can detect errors that the linear loss does not detect. The
+            quadratic loss requires a protocol with a clip.
         unclipped: True to scale down the canary's gradient on one of the two datasets, such that this gradient is not
             clipped. If messages show whether a gradient was clipped, `audit` ignores this setting and chooses the
             value.
         dense: True if all coordinates of the canary's gradient are nonzero, False if only one coordinate is nonzero.
-            None takes the gradient that the adversary detects better. In a sum of clipped messages, both gradients are
-            equally easy to detect.
-        leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, each array has half of the
-            coordinates. The audit can then detect that a method clips each array separately instead of the whole
-            gradient. None is 2 if the method runs with two arrays, otherwise 1.
-        clipping: code that clips gradients. The audit also tests this code. "auto" is the code for linear predictors.
-            The code for networks is "ghost" (ghost clipping) or "rows" (clipping of every record's gradient). With
-            "ghost" and "rows", the model has two arrays of parameters, one of them the kernel of a dense layer.
+            None takes the gradient that the adversary detects better.
+        leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, the audit can detect that a
+            method clips each array separately instead of the whole gradient. None is 2 if the method runs with two
+            arrays, otherwise 1.
+        clipping: code that clips gradients. "auto" is the code for linear predictors. The code for networks is "ghost"
+            (ghost clipping) or "rows" (clipping of every record's gradient).
     """
 
     participation: Participation
@@ -94,9 +89,8 @@ class Federation:
     def problem(self, clip: Any, split: bool, canary: Any, label: float) -> Problem:
         """Return the optimisation problem on one of the two neighbouring datasets of the audit.
 
-        The two datasets differ in the label of the canary, the worst-case record of the attack. Two fields of the
-        federation may be None until the audit sets them. Here, `dense` = None counts as False, and `leaves` = None
-        counts as 1, or as 2 if `clipping` is not "auto".
+        The two datasets differ in the label of the canary. `dense` = None counts as False, and `leaves` = None counts
+        as 1, or as 2 if `clipping` is not "auto".
 
         Args:
             clip: clip of gradients, or None for a method without a clip.

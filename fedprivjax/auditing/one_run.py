@@ -65,9 +65,8 @@ class Projections(NamedTuple):
 class OneRunAudit:
     """Result of `audit_one_run`: lower bounds on the privacy loss, with the claimed guarantee.
 
-    Worst-case records (canaries) get random signs. The bounds follow from the number of signs that an attacker guesses
-    correctly. The probability that a bound exceeds the true ε or μ is at most the error probability of the bound.
-    `audit_one_run` has two arguments that are error probabilities: `level` (default 0.05) and `verdict` (default 10⁻⁴).
+    The probability that a bound exceeds the true ε or μ is at most the error probability of the bound. `audit_one_run`
+    has two arguments that are error probabilities: `level` and `verdict`.
 
     Attributes:
         protocol: name of the protocol.
@@ -75,10 +74,9 @@ class OneRunAudit:
         bounds: lower bounds on ε and μ with error probability `level`.
         strict: lower bounds on ε and μ with error probability `verdict`. If one of these bounds exceeds the claimed
             value, the claim is refuted.
-        attained: estimate of the largest μ of Gaussian differential privacy that an attack with one canary can show. If
-            the estimate is much smaller than the claimed μ, the canaries are too weak to test the claim. The estimate
-            uses a canary's effect in a run without noise. For methods that normalise their steps, the estimate is only
-            approximate.
+        attained: estimate of the largest μ of Gaussian differential privacy that an attack with one canary (worst-case
+            record) can show. If the estimate is much smaller than the claimed μ, the canaries are too weak to test the
+            claim. For methods that normalise their steps, the estimate is only approximate.
     """
 
     protocol: str
@@ -136,7 +134,7 @@ def audit_one_run(
     """Attack one run on a problem of any size, and return lower bounds on the privacy loss.
 
     Every machine gets some worst-case records (canaries), each with a random sign. From the adversary's view of the
-    run, an attacker guesses these signs. The bounds follow from the number of correct guesses.
+    run, an attacker guesses these signs.
 
     Args:
         protocol: a protocol with a privacy target or a `noise_std`. Its `trust` must be "server" or "none". With
@@ -148,10 +146,8 @@ def audit_one_run(
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: seed of the run and of the random signs.
         delta: δ of the bound on ε.
-        each: number of canaries per machine. A later canary may influence fewer of the machine's messages than the
-            first canary. If there are few machines, use more canaries, so that there are enough signs to guess.
-        canary: norm of a canary's gradient, divided by the clip. It has no effect on a method without a clip: there,
-            the gradient's norm is the Lipschitz constant of the loss.
+        each: number of canaries per machine. If there are few machines, use more canaries.
+        canary: norm of a canary's gradient, divided by the clip. It has no effect on a method without a clip.
         level: error probability of each bound.
         verdict: upper bound on the probability that `OneRunAudit.refuted` is True although the claim is right.
         guesses: number of guessed signs. The attacker guesses the signs of which it is most certain. None takes the

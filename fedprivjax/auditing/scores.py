@@ -70,12 +70,10 @@ def linear(
 
     Args:
         name: name of the score, for tables.
-        distribution: distribution of the views: shift between the datasets, midpoint, and covariance of the noise.
+        distribution: distribution of the views.
         weights: weight of each column, shape [columns].
-        counting: setting for which thresholds are chosen before the runs: δ, the number of runs on each dataset, and
-            the error probability of the attack's lower bound on ε.
-        claimed: μ by which the score is scaled, such as the μ that the audited protocol claims. None is the μ that
-            follows from `distribution` and `weights`.
+        counting: setting for which thresholds are chosen before the runs.
+        claimed: μ by which the score is scaled. None is the μ that follows from `distribution` and `weights`.
 
     >>> distribution = ViewDistribution(np.array([2.0]), np.zeros(1), np.eye(1), (Column("message", 1, 0),))
     >>> score = linear("one message", distribution, np.ones(1), Counting(1e-5, 1000, 0.05))

@@ -171,13 +171,11 @@ def description() -> dict[str, Any]:
 def table(found: Iterable[devices.Finding]) -> Table:
     """Return a table of the differences between results on this device and on the CPU, one row per case.
 
-    A case is a method or algorithm with certain settings, such as "user_agd, trust = none". The column "run" has the
-    largest difference in the results of a run, the column "sweep" has the largest difference in the results of a sweep,
-    and the column "noise" has the largest difference in the covariance of the noise. The title of the table states the
-    units. If a difference exceeds its limit, the cell shows the difference and the limit, such as "2.0e-04 > 1e-05". A
-    cell "error" stands for a comparison that raised an exception. The column "met" is "ok" if all differences of the
-    row are within their limits. The rows for random bits and for a matrix product have a difference in the column "run"
-    only.
+    A case is a method or algorithm with certain settings. The column "run" has the largest difference in the results of
+    a run, the column "sweep" has the largest difference in the results of a sweep, and the column "noise" has the
+    largest difference in the covariance of the noise. If a difference exceeds its limit, the cell shows the difference
+    and the limit, such as "2.0e-04 > 1e-05". A cell "error" stands for a comparison that raised an exception. The
+    column "met" is "ok" if all differences of the row are within their limits.
 
     Args:
         found: comparisons, each with a difference and its limit (`fedprivjax.testing.devices.Finding`).

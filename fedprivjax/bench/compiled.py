@@ -81,12 +81,12 @@ class Row(NamedTuple):
         name: name of a method such as "fedavg", of a network, or of an algorithm without a named method, such as
             "feddyn".
         runs: number of runs that one call of the program computes, as text, such as "1,000".
-        kernels: number of kernels that are launched.
+        kernels: number of kernels.
         copies: number of these kernels that are copies.
         least: bytes that a round must read and write according to the shapes of its arrays.
         moved: bytes that the compiled kernels read and write.
-        collectives: number of communications between cards, by kind, such as all-reduce.
-        products: precisions in which the program multiplies matrices of float32 numbers: "float32", "tf32" or both.
+        collectives: number of communications between cards, by kind.
+        products: precisions in which the program multiplies matrices: "float32", "tf32" or both.
         memory: bytes of memory of the whole program, for all rounds.
         seconds: predicted time.
     """
@@ -126,8 +126,7 @@ def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, *, say: S
     """Compile methods and networks for a card (GPU) that need not be present, and yield predicted costs.
 
     For each method, there are four programs: one run, and sweeps of 100, 1,000 and 10,000 runs. For each network, there
-    are two programs of FedAvg: one run, and a sweep of 100 runs. Each program has a row. The method `dsgd` is left out,
-    because it has no server.
+    are two programs of FedAvg: one run, and a sweep of 100 runs. The method `dsgd` is left out.
 
     Args:
         card: name of the card, a key of `CARDS`.

@@ -131,11 +131,9 @@ def may_share(
 ) -> bool:
     """Return True if two datasets, given by their names in experiment files, may share records.
 
-    The function serves to check that two datasets are disjoint, so it returns True in case of doubt. Two real datasets
-    may share records if they come from the same data. A dataset from files of the user, such as a table or "leaf", may
-    share records with any real dataset. A dataset that the package does not know may share records with any real
-    dataset, too. Two synthetic datasets may share records if they have equal `seed` and equal `trial`, because equal
-    values give the same random numbers. A synthetic dataset shares no records with real data.
+    It returns True in case of doubt. Two real datasets may share records if they come from the same data. A dataset
+    from files of the user, such as a table or "leaf", may share records with any real dataset. Two synthetic datasets
+    may share records if they have equal `seed` and equal `trial`. A synthetic dataset shares no records with real data.
 
     Args:
         name: name of the first dataset. If this dataset is from files of the user, or the package does not know it, the

@@ -50,20 +50,18 @@ def from_dataset(
         dataset: training and test data.
         loss: loss function. None is the dataset's default loss (`dataset.loss`). For a dataset without a default loss,
             None is the logistic loss (two classes), the softmax loss (more classes), or half the squared error
-            (regression). If `loss` is the Moreau envelope (`Moreau`) of the default loss, the problem still has the
-            dataset's optimum and excess risk.
+            (regression).
         network: flax module, linen or nnx, such as `MLP` or `CNN`, or None for a linear predictor. A network maps a
             batch of one example, [1, features], to scores, [1, classes]. Images have shape [1, height, width,
             channels], without the constant feature that may follow an image. Sequences are tokens [1, length]. If each
-            token has a label, scores have shape [1, length, classes]. A network's smoothness constant and optimum count
-            as unknown. Its Lipschitz constant is unknown unless `lipschitz` is given.
+            token has a label, scores have shape [1, length, classes]. A network's Lipschitz constant is unknown unless
+            `lipschitz` is given.
         start_seed: seed of the initial parameters of a linen module, if `start` is None.
         convolutions: computation of a network's convolutions, see `general_problem`.
         clipping: computation of a network's clipped gradients, see `general_problem`.
-        constraint: set of allowed parameters, such as `Ball(8.0)`. None is the whole space.
+        constraint: set of allowed parameters. None is the whole space.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
-            None is the dataset's partition (`dataset.machine_of`). If the dataset has no partition, None means no
-            partition.
+            None is the dataset's partition (`dataset.machine_of`).
         test_machine_of: machine of each test example, int [tests], for metrics of every client. None is
             `dataset.test_machine_of` if the partition is the dataset's own. With any other partition, None means that
             the machines of test examples are unknown.

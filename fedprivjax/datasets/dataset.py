@@ -31,8 +31,6 @@ class DataNotFound(DataError, OSError):
 class Dataset:
     """Labelled training and test examples, with public bounds on their size.
 
-    Two datasets are equal only if they are the same object.
-
     Attributes:
         features: features, float32, shape [examples, features].
         labels: labels, shape [examples], int32 in 0 … classes − 1, or float32 for regression.
@@ -49,25 +47,22 @@ class Dataset:
             partitioned.
         test_machine_of: index of the machine to which each held-out example belongs, int32, shape [tests], or None if
             unknown.
-        noise_lipschitz: Lipschitz constant of the default loss in a published experiment, or None. The authors of the
-            experiment calibrated their noise with this constant. It is a statistic of private data, so noise calibrated
-            with it is not private.
+        noise_lipschitz: Lipschitz constant of the default loss in a published experiment, or None. It is a statistic of
+            private data, so noise calibrated with it is not private.
         loss: default loss. None stands for the loss that `from_dataset` chooses by the labels. `optimum` and
             `population` belong to the default loss.
         picture: height, width and channels of the image that a feature vector holds row by row, or None. A constant
-            feature may follow the image. Networks receive the image alone.
-        class_names, machine_names: names of classes and machines, in their order, or empty if unknown.
+            feature may follow the image.
+        class_names, machine_names: names of classes and machines, or empty if unknown.
         not_covered: texts that name parts of the dataset which were computed from private data, such as a mean. No
-            privacy guarantee covers these parts. Results repeat the texts.
-        machines_from: text that describes the list of machines if the list was read from the data. An example is "the
-            machines, which are the clients in the data". The text is empty if the list is public. A list that was read
-            from the data may leak information about the data. A guarantee covers the list only if all neighbouring
-            datasets have the same machines. Otherwise, results list this text with `not_covered`.
+            privacy guarantee covers these parts.
+        machines_from: text that describes the list of machines if the list was read from the data. The text is empty if
+            the list is public. A guarantee covers the list only if all neighbouring datasets have the same machines.
+            Otherwise, results list this text with `not_covered`.
         columns: columns, by name, of the table from which the dataset was made. Each column has shape [examples]. None
             if the dataset was not made from a table.
         target: name of the predicted column, or empty.
-        raw_rows: conversion of raw rows, such as rows of a table, to features. Predictions for new rows use it. None if
-            new rows are given as features.
+        raw_rows: conversion of raw rows to features. None if new rows are given as features.
         padding: number that fills the ends of short sequences. None for data that are not sequences. The tokens of
             sequences are 0 … padding − 1. For sequences, features are int32, shape [examples, length]. Labels may have
             the same shape: the class of each token, or −1 for a token without a class.
@@ -230,14 +225,14 @@ def from_arrays(
         label_bound: public bound on `|label|` for regression.
         machine_of: index of the machine that owns each example, int, shape [examples], or None if the data are not
             partitioned.
-        test_machine_of: index of the machine to which each held-out example belongs, int, shape [tests], for metrics of
-            every client. None if the machines are unknown.
+        test_machine_of: index of the machine to which each held-out example belongs, int, shape [tests]. None if the
+            machines are unknown.
         name: name in results.
 
     Raises:
         ValueError: if numbers are not finite, class labels are not integers or out of range, lengths differ, or a norm
-            exceeds its bound. If `classes` is None, integer labels with few different values also raise the error,
-            because they may be classes. For regression, pass labels as floats.
+            exceeds its bound. If `classes` is None, integer labels with few different values also raise the error. For
+            regression, pass labels as floats.
 
     >>> from_arrays(np.eye(3), [0, 1, 0], feature_bound=1.0, classes=2, bias=True).features[1].tolist()
     [0.0, 1.0, 0.0, 1.0]

@@ -50,7 +50,7 @@ def from_leaf(
 
     The L2 norm of an example of p numbers must be at most √p. This holds if all numbers are in −1 … 1. An example of
     784 numbers is taken as an image of 28×28 pixels. `encode` converts texts, and labels that are characters, to
-    tokens. In Sent140, an example is a list whose fifth entry is the text.
+    tokens.
 
     Args:
         folder: folder with the subfolders `train` and `test` of JSON files, as LEAF's `preprocess.sh -t sample` writes
@@ -85,11 +85,11 @@ def from_tff(
     The files may hold EMNIST, CIFAR-100, Shakespeare or Stack Overflow. Every client becomes a machine.
 
     `encode` converts snippets of Shakespeare and sentences of Stack Overflow to tokens. The model predicts each token
-    from the tokens before it. A record is a snippet or a sentence, cut off after `length` tokens. Pixels that are
-    stored as bytes, 0 … 255, are divided by 255.
+    from the tokens before it. A record is a snippet or a sentence. Pixels that are stored as bytes, 0 … 255, are
+    divided by 255.
 
     Args:
-        file: file such as fed_emnist_train.h5. It has a group "examples" with a group of arrays for each client.
+        file: file such as fed_emnist_train.h5.
         test: file of the held-out examples, or None. Held-out examples of clients without training examples are left
             out.
         clients: clients to read: a list of names, or n for the first n names in sorted order. None reads all clients.
@@ -139,8 +139,7 @@ def from_huggingface(
         vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
             default is the 80 characters of LEAF's dataset of Shakespeare's plays.
         length: number of tokens per text. Longer texts are cut off, and shorter texts are padded.
-        test_fraction: fraction of each client's rows that is held out for testing, if `test` is None. Every client
-            keeps at least one training row.
+        test_fraction: fraction of each client's rows that is held out for testing, if `test` is None.
         seed: seed of the choice of held-out rows.
 
     >>> columns = {"image": np.zeros((4, 2, 2)), "character": [0, 1, 1, 0], "writer_id": ["a", "b", "a", "b"]}

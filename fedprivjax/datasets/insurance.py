@@ -29,20 +29,17 @@ FEWEST = 3  # smallest number of records of a machine: two for training, for a s
 def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> Dataset:
     """Load insurance charges with age, sex, body mass index, children, smoking and region: 1338 records, 7 features.
 
-    Records are sorted by charges and cut into one group per machine, so that machines are as different as possible.
-    Every group has ⌈1338/machines⌉ records, except the last group, which may have fewer. Each machine holds out a
-    random fifth of its records, rounded up, as its test set. With 3 machines, there are 1068 training and 270 test
-    records in total. Features are a constant 1, then age, sex, bmi, children, smoker and region in this order. Words
-    are replaced by their alphabetical rank, from 0: sex and smoker are 0 or 1, and region is 0 to 3. Age and bmi are
-    standardised with the mean and the unbiased standard deviation of the machine's training records. Labels are raw
-    charges.
+    Records are sorted by charges and cut into one group per machine. Each machine holds out a random fifth of its
+    records, rounded up, as its test set. Features are a constant 1, then age, sex, bmi, children, smoker and region in
+    this order. Words are replaced by their alphabetical rank, from 0: sex and smoker are 0 or 1, and region is 0 to 3.
+    Age and bmi are standardised with the mean and the unbiased standard deviation of the machine's training records.
+    Labels are raw charges.
 
     Neither the partition nor the standardisation is private, and no guarantee covers them.
 
-    The result's `feature_bound` bounds the norm of every possible row of features. It follows from three limits. Among
-    n training records of a machine, the absolute value of a standardised number is at most (n − 1)/√n. Standardised
-    test values are clipped to this limit. The number of children is at most 20. Sex, smoker and region are at most the
-    largest rank of their words.
+    The result's `feature_bound` bounds the norm of every possible row of features. Among n training records of a
+    machine, the absolute value of a standardised number is at most (n − 1)/√n. Standardised test values are clipped to
+    this limit.
 
     Args:
         machines: number of machines.

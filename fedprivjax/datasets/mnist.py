@@ -132,35 +132,28 @@ def mnist_pairs(
 ) -> Dataset:
     """Load MNIST as even against odd digits, on 25 machines: one machine per pair of an even and an odd digit.
 
-    Each of the 5 even digits is paired with each of the 5 odd digits. Even digits have label 1, and odd digits have
-    label 0.
+    Even digits have label 1, and odd digits have label 0.
 
     Features are the first principal components of pixels/255, centred on the mean of all 60,000 training images. There
     is no constant feature. A machine has `2·per_digit` records. For p = `similarity`, `round((1 − p)·2·per_digit)` of
     these records show one of the two digits of the machine's pair. The other records are sampled from all ten digits. A
-    fixed fifth of a machine's records, rounded up, is its test set. With `per_digit` = 774, a machine has 1238 training
-    and 310 test records.
+    fixed fifth of a machine's records, rounded up, is its test set.
 
     The argument `draw` chooses the way of sampling records:
 
     * `bootstrap`, as in the code of Lowy & Razaviyayn (2023): only the first `per_digit` images of each digit are used.
-      Records of the machine's pair are sampled from the images of the pair's two digits. The other records are sampled
-      from the images of all ten digits. All samples are drawn with replacement. Images therefore recur within and
-      across machines. At p = 0, about 55% of a machine's test records are also among its training records.
+      All samples are drawn with replacement. Images therefore recur within and across machines. At p = 0, about 55% of
+      a machine's test records are also among its training records.
     * `disjoint`, as in the text of the paper: each trial samples `5·per_digit` images of each digit from the training
-      set. These images are divided among the 5 machines that use the digit. Each machine keeps `round((1 −
-      p)·2·per_digit)` of its images, chosen at random. The other images are shuffled and divided among all machines. No
-      image is used twice. Machines have the same number of records as with `bootstrap`. `per_digit` is at most ⌊5421/5⌋
-      = 1084, since the rarest digit has 5421 images.
+      set. These images are divided among the 5 machines that use the digit. No image is used twice. `per_digit` is at
+      most 1084.
 
     The components and the mean are computed from the training images. No guarantee covers them.
 
     Args:
-        similarity: fraction p of a machine's records that are sampled from all ten digits, in [0, 1]. The other records
-            show one of the two digits of the machine's pair.
+        similarity: fraction p of a machine's records that are sampled from all ten digits, in [0, 1].
         components: number of features, at most 784.
-        per_digit: half of the number of records of a machine. With "bootstrap", it is also the number of images of each
-            digit that are used.
+        per_digit: half of the number of records of a machine.
         draw: way of sampling, "bootstrap" or "disjoint", as described above.
         trial: seed of the sampling.
         lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
@@ -168,9 +161,7 @@ def mnist_pairs(
             of the second machine. This constant is not private.
 
     Returns:
-        A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28. The
-        distance of an image in [0, 1]^784 from the mean image is at most √784 = 28, and a projection does not increase
-        this distance.
+        A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28.
 
     Raises:
         ValueError: if an option is out of range.

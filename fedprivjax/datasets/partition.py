@@ -60,8 +60,7 @@ def partition(
     """Partition examples over machines. Each example goes to at most one machine.
 
     With all kinds except `iid` and `by_value`, a change of one record's label may move other records to other machines.
-    No privacy guarantee covers this dependence. The returned list carries a text that says so. `table` passes the text
-    on to the partition table, and results of runs on this table repeat the text.
+    No privacy guarantee covers this dependence. The returned list carries a text that says so.
 
     The kinds are:
 
@@ -70,26 +69,22 @@ def partition(
     * `by_label`: every machine has equally many examples of each of exactly `classes_per_machine` classes. All machines
       have the same number of examples, the largest for which this is possible. Other examples are dropped.
     * `dirichlet`: each class is divided over the machines in proportions sampled from Dirichlet(alpha, …, alpha) (Hsu,
-      Qi & Brown 2019). All examples are used, sizes differ, and a machine may be empty.
+      Qi & Brown 2019). A machine may be empty.
     * `shards`: examples are sorted by label, with ties in random order, and cut into machines·shards_per_machine
-      shards. The sizes of shards differ by at most one. Every machine has `shards_per_machine` random shards (McMahan
-      et al. 2017). All examples are used.
+      shards. Every machine has `shards_per_machine` random shards (McMahan et al. 2017).
     * `quantiles`: examples are sorted by numeric label, with ties in random order, and cut into one part per machine.
-      The first machine has the lowest labels. Sizes differ by at most one, unless `sizes` are given.
-    * `by_value`: there is one machine per distinct label, in sorted order. The machine has all examples with this
-      label.
+      The first machine has the lowest labels.
+    * `by_value`: there is one machine per distinct label, in sorted order.
 
     Args:
         labels: class or number of each example, shape [examples], or values of another column such as a region or an
-            age. Only the length matters for `iid`.
+            age.
         machines: number of machines. For kind `by_value`, leave it out, or give the number of distinct labels.
-        kind: kind of partition, one of the above.
+        kind: kind of partition.
         classes_per_machine: number of classes that a machine holds, for kind `by_label`.
-        shards_per_machine: number of shards of sorted examples that a machine holds, for kind `shards`.
+        shards_per_machine: number of shards, for kind `shards`.
         spread: standard deviation of the logarithm of "lognormal" sizes.
         alpha: concentration of the Dirichlet distribution, required for kind `dirichlet` and for `sizes` "dirichlet".
-            With smaller values, fewer machines share a class (`kind`), or sizes are more unequal (`sizes`). A common
-            value is 0.5.
         sizes: numbers of examples of the machines, for kinds `iid` and `quantiles`. None makes them equal. Other values
             are "lognormal", "dirichlet", or one number per machine. "lognormal" sizes are proportional to
             exp(spread·z_i) with standard normal z_i. "dirichlet" sizes have proportions from Dirichlet(alpha, …,

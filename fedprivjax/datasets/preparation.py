@@ -31,9 +31,8 @@ SUFFIXES = (".csv", ".parquet", ".npz")
 class Preparation:
     """Options of the conversion of a table to a dataset: columns, clients, scaling, held-out rows.
 
-    `read_table` and `from_frame` take these fields as keyword arguments. In an experiment file, they are the keys of
-    the section `[problem.options]`. Below, "not private" means that a value is computed from the data. No privacy
-    guarantee covers such a value, and results state this.
+    `read_table` and `from_frame` take these fields as keyword arguments. Below, "not private" means that a value is
+    computed from the data. No privacy guarantee covers such a value, and results state this.
 
     Attributes:
         target: column that is predicted.
@@ -54,12 +53,10 @@ class Preparation:
         categories: public values of categorical columns by name. Each value becomes a feature that is 0 or 1. For text
             columns without categories, the values in the data are used, which is not private.
         fill: public values that replace missing values, by column.
-        test_fraction: fraction of each client's rows that is held out for testing. Every client keeps at least one
-            training row.
+        test_fraction: fraction of each client's rows that is held out for testing.
         seed: seed of the choice of held-out rows.
         feature_bound: public bound on the L2 norm of a row's features, without the constant. Rows with a larger norm
-            are scaled down to it. None is √p for p columns. If all columns have public bounds or categories, no row has
-            a larger norm.
+            are scaled down to it. None is √p for p columns.
         bias: True to append a constant feature 1.
         empty: treatment of `clients` without rows: "error" raises Refusal, "drop" leaves them out.
 

@@ -68,8 +68,7 @@ def from_sequences(
     """Return a dataset whose examples are sequences of tokens, padded to one length.
 
     Each sequence is one record, the unit of record-level privacy. If `labels` is None, the model predicts each token
-    from the tokens before it. In this case, labels are the tokens. Features are the same tokens, shifted by one place
-    after a padding token.
+    from the tokens before it.
 
     Args:
         sequences: lists of tokens, or an array as `encode` returns it. Sequences longer than `length` are cut off.

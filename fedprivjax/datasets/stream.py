@@ -81,7 +81,7 @@ def stream(
         spread: scale of the noise u relative to the centres.
         heterogeneity: probability with which a training example gets the main class of its machine. Otherwise, its
             class is uniformly random over all classes. Machine i has the main class i mod `classes`.
-        test_examples: number of test examples. Their classes are uniformly random.
+        test_examples: number of test examples.
         seed: seed of the centres and of the examples.
 
     >>> stream(5, 3).test_features.shape
@@ -142,17 +142,14 @@ def clusters(
 
         x = Q(c·e_0 + Λ^½·(s·u_y + z)),    z ~ N(0, I).
 
-    Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j,
-    so low frequencies dominate. The unit vector e_0 is the lowest frequency, and the constant c is the mean brightness.
-    The orthonormal vectors u_1, …, u_C separate the classes. The directions of these vectors are random within the next
-    5C frequencies. The scale s is chosen for the given `accuracy`. All components have the same covariance. A linear
-    map that makes this covariance the identity gives the means of all classes the same norm. Therefore the best
-    classifier is linear, without a bias.
+    Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j.
+    The unit vector e_0 is the lowest frequency, and the constant c is the mean brightness. The orthonormal vectors u_1,
+    …, u_C separate the classes. The directions of these vectors are random within the next 5C frequencies. The scale s
+    is chosen for the given `accuracy`. The best classifier is linear, without a bias.
 
-    With the defaults, classification is about as hard as on the pixels of MNIST. With 60,000 examples, softmax
-    regression reaches an accuracy of 93% (92% on MNIST). The next two accuracies are for 100 machines without a trusted
-    server, at μ = 0.5 of Gaussian differential privacy. Noisy SGD with clipped full batches reaches 87% (87% on MNIST),
-    and one pass of DP-μ²-FL reaches 77% (82% on MNIST).
+    With the defaults, classification is about as hard as on the pixels of MNIST. The next two accuracies are for 100
+    machines without a trusted server, at μ = 0.5 of Gaussian differential privacy. Noisy SGD with clipped full batches
+    reaches 87% (87% on MNIST), and one pass of DP-μ²-FL reaches 77% (82% on MNIST).
 
     Args:
         examples: number of training examples, a multiple of `machines`.
@@ -167,7 +164,7 @@ def clusters(
             class is uniformly random over all classes. Machine i has the main class i mod `classes`.
         machines: number of machines among which the examples are divided in order, or None for a dataset without a
             partition.
-        trial: index of the sampled dataset. Different indices give independent samples from the same distribution.
+        trial: index of the sampled dataset.
         seed: seed of the distribution (the directions of the classes) and of its samples.
 
     Raises:

@@ -32,8 +32,7 @@ def least_squares(
 
     Features x are uniform on the unit sphere. On machine i, the label is `y = ⟨w_i, x⟩ + z` with noise z. The optimum
     of machine i is `w_i = w* + heterogeneity·u_i`. The vectors u_i are sampled uniformly on the sphere and then
-    centred, so that `Σ u_i = 0`. Thus w* is exactly the optimum of the machines' mean population risk F. For p
-    features, F is
+    centred. w* is the optimum of the machines' mean population risk F. For p features, F is
 
         F(w) = ½(‖w − w*‖²/p + mean_i ‖w_i − w*‖²/p + noise²).
 
@@ -49,7 +48,7 @@ def least_squares(
         seed: seed of the data.
 
     Returns:
-        A `Dataset` whose field `population` is a function that computes the exact excess risk of parameters.
+        A `Dataset` whose field `population` is the exact excess risk.
 
     >>> data = least_squares(100, 5, machines=4, heterogeneity=0.5)
     >>> float(data.population(data.optimum)), np.bincount(data.machine_of).tolist()
@@ -122,10 +121,9 @@ def least_absolute(
 ) -> Dataset:
     """Return median regression data with a known optimum w*, for the loss `|⟨w, x⟩ − y|`.
 
-    Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−noise, noise]. The
-    loss of an example is not smooth, but the expected loss (population risk) is smooth. For p features, the risk is
-    quadratic where `‖w − w*‖ ≤ noise`. On a ball of diameter at most `noise` that contains w*, the risk is therefore
-    strongly convex with modulus `1/(noise·p)`.
+    Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z` with z uniform in [−noise, noise]. On a
+    ball of diameter at most `noise` that contains w*, the population risk is strongly convex with modulus
+    `1/(noise·p)`.
 
     Args:
         examples: number of training examples, a multiple of `machines`.
@@ -138,8 +136,7 @@ def least_absolute(
         seed: seed of the data.
 
     Returns:
-        A `Dataset` with the loss `Absolute()`. Its field `population` is a function that computes the exact excess risk
-        of parameters.
+        A `Dataset` with the loss `Absolute()`. Its field `population` is the exact excess risk.
 
     >>> data = least_absolute(100, 5)
     >>> data.loss, float(data.population(data.optimum))
@@ -177,8 +174,7 @@ def robust_regression(
     Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z`. The noise z is uniform in [−√3·noise,
     √3·noise]. For outliers, z is uniform in [−outlier_size, outlier_size]. The loss is not convex and is flat far from
     w*, so the gradient norm is the metric to use. For every loss that increases with `|prediction − label|`, w*
-    minimises the population risk. The reason is that the density of z is even and does not increase with `|z|`
-    (Anderson 1955).
+    minimises the population risk.
 
     Args:
         examples: number of training examples, a multiple of `machines`.

@@ -85,27 +85,23 @@ def read_table(
     """Load a CSV or Parquet file, or an archive of NumPy arrays, as a dataset.
 
     Labels: if the target has texts, truth values, or whole numbers with at most 20 distinct values, the task is
-    classification. Otherwise, it is regression. The option `task` overrides this rule. The classes are the sorted
-    values of the target, unless the option `classes` gives them. The dataset's `class_names` lists them.
+    classification. Otherwise, it is regression.
 
     Features: the option `bounds` gives public limits of columns by name, such as `{"age": [18, 90]}`. Numbers outside
-    the limits are clipped, and the limits are scaled to −1 and 1. A constant feature 1 is appended, unless the option
-    `bias` is False.
+    the limits are clipped. A constant feature 1 is appended, unless the option `bias` is False.
 
     Machines: the option `client` names the column with the client of each row. Every client becomes a machine.
 
-    A warning states the fraction of clipped numbers. No privacy guarantee covers this fraction, because it is computed
-    from the data. The dataset's `not_covered` lists everything else that is computed from the data and therefore not
-    private. Results repeat this list.
+    A warning states the fraction of clipped numbers. No privacy guarantee covers this fraction. The dataset's
+    `not_covered` lists everything else that is computed from the data and therefore not private.
 
     Args:
         path: `.csv`, `.parquet` or `.npz` file.
         target: name of the column to predict, which is required.
         test: second file with the held-out examples, which is prepared like the first. None holds out a random fraction
-            `test_fraction` of each client's rows. Metrics of every client are possible if all clients of the second
-            file have training rows.
+            `test_fraction` of each client's rows.
         missing: texts that stand for a missing value, in addition to an empty cell and usual texts such as "NA".
-        options: fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
+        options: fields of `fedprivjax.datasets.Preparation`.
 
     Returns:
         A `Dataset` with training rows in the order of the file.

@@ -38,8 +38,7 @@ def fine_tuned(params: Any, problem: Problem, *, steps: int, step_size: float) -
     """Fine-tune shared parameters for each client, and return the models with their test results.
 
     Every client starts at the shared parameters and takes gradient steps. A step follows the negative mean gradient
-    over all training records of the client. The result of a step is projected onto the problem's constraint set. A
-    client without training records keeps the shared parameters.
+    over all training records of the client. A client without training records keeps the shared parameters.
 
     **Privacy.** No guarantee covers the models, losses and accuracies: they are private data of each client.
 
@@ -48,7 +47,7 @@ def fine_tuned(params: Any, problem: Problem, *, steps: int, step_size: float) -
         problem: problem whose training records are partitioned over machines. Each machine is a client. Every client
             must also have test examples (`test_machine_of`).
         steps: number of steps. With 0, the shared parameters themselves are tested.
-        step_size: step size of the gradient steps.
+        step_size: step size.
 
     Returns:
         Models, mean test losses and test accuracies, each with a first axis of clients. For regression, the accuracies

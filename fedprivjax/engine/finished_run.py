@@ -59,19 +59,17 @@ def plain(value: Any) -> Any:
 class SavedRun:
     """Finished run as `Run.save` writes it and `load_run` reads it: parameters, metrics and guarantee.
 
-    A saved run has no protocol object and no run plan. A run plan has the participants of each round and the records of
-    each message. Both may be secret.
+    A saved run has no protocol object and no run plan.
 
     Attributes:
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
         iterates: recorded metrics by iterate and name; float32, shape [evaluations]. A metric that is a vector has a
             further axis. For example, `iterates["output"]["test_loss"]` is the test loss of the reported parameters.
-            "output" also has metrics that describe rounds, such as the noise. The other keys are further iterates of
-            the protocol, such as "last".
+            The other keys are further iterates of the protocol, such as "last".
         params: reported parameters.
         guarantee: privacy guarantee of the run.
         costs: costs by name, as in `ReadyRun.costs`, and `seconds`, the wall time of the run with its compilation.
-        expected: names of costs that are expected values, because participants or samples of records are secret.
+        expected: names of costs that are expected values.
         method: name and settings of the protocol, as text.
         predictor: everything that predictions need in addition to parameters: loss, network and conversion of rows to
             features. None if the model is a custom function.
@@ -138,9 +136,8 @@ class SavedRun:
 
         A prediction is the name or index of a class. For regression, it is a value in the units of the target.
 
-        Rows may be raw, in the form of the data from which the dataset was made. Raw rows are scaled or encoded like
-        the training data, and the constant feature is appended. Rows may also be in the form of `Dataset.features`.
-        Norms of rows may exceed the dataset's bounds, because these bounds matter for training only.
+        Rows may be raw, in the form of the data from which the dataset was made. Rows may also be in the form of
+        `Dataset.features`.
 
         **Privacy.** Predictions with the reported parameters are post-processing: the guarantee for the training data
         covers any number of them. The guarantee does not protect the rows themselves. No guarantee covers predictions
@@ -198,12 +195,10 @@ class SavedRun:
     def save(self, path: str | Path) -> None:
         """Write the run into a folder, from which `load_run` reads it.
 
-        The file `params.npz` has the parameters, and the file `run.json` has the other fields.
-
-        Training records are not written. The run plan is not written either, because its samples of records may be
-        secret. The conversion of raw rows to features is written. It may contain values that were computed from the
-        data without privacy, which `non_private_data` names. A network is not written. If machines keep states between
-        rounds, a third file `own.npz` has these states. No guarantee covers this file: do not publish it.
+        Training records are not written. The run plan is not written either. The conversion of raw rows to features is
+        written. It may contain values that were computed from the data without privacy, which `non_private_data` names.
+        A network is not written. If machines keep states between rounds, a file `own.npz` has these states. No
+        guarantee covers this file: do not publish it.
 
         Args:
             path: folder, which is created. A run that is already in this folder is replaced.
@@ -272,24 +267,21 @@ class Run(SavedRun):
     Attributes:
         protocol: protocol with its calibrated noise and its step size.
         plan: run plan: which machines took part in each round, and which records each message used. Samples of records
-            may be secret. Only `plan.public` may be published. `str(run)` shows no secret part of the plan.
+            may be secret. Only `plan.public` may be published.
         data_used: number and percentage of stored examples that messages use, as text. Both are expected values if
-            participants or samples of records are secret. The text has no numbers if examples are computed on demand,
-            or if the guarantee hides numbers of records.
+            participants or samples of records are secret.
         worse_than_constant: metrics whose last value is worse than the metric's value for the best constant prediction.
             The name of each such metric is mapped to both values, as text. The constant prediction is computed from the
-            training labels, without privacy. `save` does not write this field.
-        client_names: names of the clients, in the order of the machines. Empty if clients have no names. `save` does
-            not write this field.
+            training labels, without privacy.
+        client_names: names of the clients, in the order of the machines. Empty if clients have no names.
         rounds: number of completed rounds at each evaluation; int, shape [evaluations].
         iterates: recorded metrics by iterate and name; float32, shape [evaluations]. A metric that is a vector has a
             further axis. For example, `iterates["output"]["test_loss"]` is the test loss of the reported parameters.
-            "output" also has metrics that describe rounds, such as the noise. The other keys are further iterates of
-            the protocol, such as "last".
+            The other keys are further iterates of the protocol, such as "last".
         params: reported parameters.
         guarantee: privacy guarantee of the run.
         costs: costs by name, as in `ReadyRun.costs`, and `seconds`, the wall time of the run with its compilation.
-        expected: names of costs that are expected values, because participants or samples of records are secret.
+        expected: names of costs that are expected values.
         method: name and settings of the protocol, as text.
         predictor: everything that predictions need in addition to parameters: loss, network and conversion of rows to
             features. None if the model is a custom function.

@@ -27,8 +27,7 @@ class Snapshot(NamedTuple):
     """Values of a run at one evaluation, from which a metric is computed.
 
     Attributes:
-        params: parameters at which the metric is evaluated. They are the reported parameters or another iterate of the
-            protocol.
+        params: parameters at which the metric is evaluated.
         noise: noise in the server's aggregate of the last round; shape [d] for d parameters. None if there is no noise.
         info: scalars that the protocol reports in each round, by name. Each value is a mean over the rounds since the
             last evaluation.
@@ -122,13 +121,13 @@ class Metric:
 
     Attributes:
         name: name in results.
-        function: function `(problem, snapshot) -> value`, which JAX traces. The `Snapshot` has the parameters and other
-            values of the run at an evaluation. The value is a vector if the metric has an `axis`, and a scalar
-            otherwise. With `of="mean"`, `function` is instead a NumPy function of one number, such as `np.sqrt`.
+        function: function `(problem, snapshot) -> value`, which JAX traces. The value is a vector if the metric has an
+            `axis`, and a scalar otherwise. With `of="mean"`, `function` is instead a NumPy function of one number, such
+            as `np.sqrt`.
         of: object that the metric describes:
 
             * "params": parameters. The metric is recorded for the reported parameters and for every other iterate of
-              the protocol, such as "last". Metrics of other objects have one value per evaluation.
+              the protocol, such as "last".
             * "round": the last round, such as its noise.
             * "info": a scalar that the protocol reports in each round.
             * "own": the personal models of machines.
@@ -141,23 +140,20 @@ class Metric:
             guarantee covers the metric. The default function returns None, which means that this is not known.
         limits: function `problem -> (minimum, maximum)` that returns the range of possible values. Plotted intervals
             are clipped to this range.
-        constant: function `problem -> float` that returns the metric's value for the best constant prediction. It is
-            computed from the training labels. Tables mark results that are worse than this value. The function returns
-            None for a metric that is not compared with a constant prediction.
-        better: "lower" or "higher": direction of improvement, by which the best configuration of a grid is selected.
+        constant: function `problem -> float` that returns the metric's value for the best constant prediction. Tables
+            mark results that are worse than this value. The function returns None for a metric that is not compared
+            with a constant prediction.
+        better: "lower" or "higher": direction of improvement.
         default: True if runs record the metric by default.
         label: text of titles and axes. If it is empty, titles and axes have the name with spaces instead of
             underscores.
         unit: empty, or "%" for a fraction that is displayed in per cent.
         digits: number of displayed decimals.
         shown: places where an experiment displays the metric: "table", and the plots "against_epsilon", "over_rounds"
-            and "against_costs". The plot "against_costs" has panels for rounds, bytes, gradients and hours. This plot
-            is drawn only if protocols differ in rounds, bytes or hours.
-        axis: name of the axis of a vector, or empty for a scalar. Along the axis "client", results are labelled with
-            the clients' names. Tables and plots show scalars only.
+            and "against_costs".
+        axis: name of the axis of a vector, or empty for a scalar. Tables and plots show scalars only.
         of_mean: metric with `of="mean"`, whose `function` is applied to the mean of this metric over runs or
-            evaluations. The result is displayed instead of the mean. For example, `np.sqrt` displays the root of a mean
-            of squared errors. None displays the mean itself.
+            evaluations. None displays the mean itself.
 
     >>> import jax.numpy as jnp
     >>> largest = Metric("largest", lambda problem, snapshot: jnp.max(snapshot.params), unit="%", digits=1)

@@ -82,8 +82,7 @@ class ReadyRun:
     """Result of `ready`: a prepared run, with its plan, calibrated protocol, noise sampler and guarantee.
 
     Attributes:
-        protocol: protocol with calibrated noise. Its `mu` and `epsilon` are removed, except one ε per machine, which
-            sets the ratios of the machines' noises.
+        protocol: protocol with calibrated noise. Its `mu` and `epsilon` are removed, except one ε per machine.
         problem: data, loss and constraint set.
         plan: run plan: which machines take part in each round, and which records each message uses.
         seeds: seeds of participation, samples of records, and noise.
@@ -146,12 +145,11 @@ class ReadyRun:
         * `sent_bytes`: number of bytes that a machine sends, a mean over machines.
         * `hours`: simulated time of the run, if participation has delays.
         * `idle_steps`: fraction of computed local steps that change nothing, for methods with local steps or states.
-        * `client_state_bytes`: bytes of the states that all machines together keep, for the same methods.
+        * `client_state_bytes`: bytes of the states that all machines together keep.
 
-        If participants or samples of records are secret, `gradients_per_record` is an expected value. If participants
-        are secret, `sent_bytes` is an expected value, too. `gradients_per_record` is NaN if examples are computed on
-        demand, or if it would reveal a number of records that the guarantee hides. `idle_steps` is NaN if participants
-        are secret, or if the guarantee hides numbers of records.
+        `gradients_per_record` is NaN if examples are computed on demand, or if it would reveal a number of records that
+        the guarantee hides. `idle_steps` is NaN if participants are secret, or if the guarantee hides numbers of
+        records.
         """
         each, known = costs_of(self.protocol).costs(self.problem), self.published
         return each | {"rounds_taken": known.rounds} | totals(each, known.messages, known.uses) | known.run_costs
@@ -226,12 +224,10 @@ def ready(
 ) -> ReadyRun:
     """Prepare a run: sample its plan, calibrate its noise, check its target, and choose a noise sampler.
 
-    The plan says which machines take part in each round, and which records each message uses.
-
     Args:
         protocol: protocol with a privacy target (`mu` or `epsilon`) or a given `noise_std`.
         problem: data, loss and constraint set.
-        participation: participation scheme, such as `Uniform`, or a custom one.
+        participation: participation scheme.
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: one integer, or `Seeds` to seed participation, samples of records and noise separately.
         metrics: metrics to record: names such as "test_loss" (keys of `engine.metrics.METRICS`), `Metric` objects, or
@@ -246,9 +242,8 @@ def ready(
         noise_method: name of the noise sampler, a key of `noise.chooser.METHODS`, or "auto" for the fastest. All
             samplers give the same distribution, except "normal", which is an approximation.
         target: privacy target for the calibration. None uses the protocol's target.
-        mesh: mesh of devices with an axis "machines", or the number of devices as {"machines": 4}. The messages of a
-            round, and the states that machines keep, are divided over the devices. None uses one device. The mesh
-            changes results by rounding only.
+        mesh: mesh of devices with an axis "machines", or the number of devices as {"machines": 4}. None uses one
+            device. The mesh changes results by rounding only.
         precision: "float32" or "tf32" for matrix products and convolutions on an accelerator. "tf32" is faster and
             rounds the factors of products to 10 bits. Products for noise are always in float32.
 

@@ -165,22 +165,16 @@ def simulate(
         checkpoint_every: number of rounds between checkpoints, rounded up to a multiple of `eval_every`. None writes
             about 20 checkpoints.
         keep_own: True to return the states that machines keep between rounds, such as personal models, as `run.own`.
-            These states take `run.costs["client_state_bytes"]` bytes of host memory. They are not returned if several
-            processes compute the run.
 
-    By default, one call of a compiled program computes the whole run. With `progress`, `on_evaluation` or `folder`,
-    another program computes the run in segments that end at evaluations. The results of the two programs differ by
-    rounding at most. A callback runs while the device computes the next rounds.
+    With `progress`, `on_evaluation` or `folder`, another program computes the run in segments that end at evaluations.
+    Its results differ by rounding at most.
 
     **Privacy.** The guarantee covers metrics that are computed from the parameters and public data. It covers neither
     `run.non_private_metrics`, which the callback also receives, nor `run.own`. Each machine may be shown its own state
     in `run.own`.
 
-    After `jax.distributed.initialize()`, a mesh with the devices of all processes divides the run over these devices.
-    All processes make the same call and get the results. Only the first process calls `progress` and `on_evaluation`.
-
     **Resuming.** A run can be resumed only with the code, data, settings and seeds with which it began. Callbacks
-    receive the evaluations after the last checkpoint again. `run.costs["seconds"]` counts the last call only.
+    receive the evaluations after the last checkpoint again.
 
     A call with more `rounds` than before continues the run after its last round. This requires that `noise_std` and
     `step_size` are given. Noise and participants of the earlier rounds must not depend on the number of rounds. The

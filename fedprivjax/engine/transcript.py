@@ -42,9 +42,8 @@ class Transcript(NamedTuple):
             coordinates]. The first function is the sum of all messages. None if the adversary sees no messages, as with
             a trusted server.
         params: reported parameters.
-        plan: public part of the run plan, which has the participants of each round and the records of each message.
-            Secret arrays have width 0. Samples of records are also secret if they would reveal numbers of records that
-            the guarantee hides.
+        plan: public part of the run plan. Secret arrays have width 0. Samples of records are also secret if they would
+            reveal numbers of records that the guarantee hides.
         internal: the server's memory after each round, leaves [rounds, ...], with trust "pan-private". The adversary
             reads this memory after one round of its choice. With other trust models, `internal` is ().
         steps: noisy local steps of each participant, [rounds, per_round, steps, d], with 0 in empty slots. None if the

@@ -155,9 +155,8 @@ def mapped(
     """Return a dataset whose features are transformed by one or several feature maps.
 
     The maps are applied in order. They receive an image as [height, width, channels], without the constant feature that
-    may follow it. The map `Constant` can append a constant again. Features that are not an image are passed unchanged.
-    The output of a slow map, such as `Scattering`, is stored on disk. Later calls with the same data and maps read the
-    stored output. Maps after the last slow map are computed at each call.
+    may follow it. The map `Constant` can append a constant again. The output of a slow map, such as `Scattering`, is
+    stored on disk.
 
     **Privacy.** An example's new features are a public function of that example alone, so every per-record guarantee
     remains valid. A custom map is applied to one example at a time, so it cannot mix examples. The new `feature_bound`
@@ -167,8 +166,8 @@ def mapped(
         dataset: dataset to transform.
         maps: one or several feature maps. Each is a `FeatureMap`, a name such as "scattering", or a dictionary of
             settings, whose key `kind` is the name.
-        picture: shape of the image at the start of a feature vector, (height, width) or (height, width, channels). The
-            image is stored row by row. None takes the attribute `picture` of the dataset.
+        picture: shape of the image at the start of a feature vector, (height, width) or (height, width, channels). None
+            takes the attribute `picture` of the dataset.
         keep: True to store outputs of slow maps in the folder `cache()`, the path of another folder, or False not to
             store outputs.
         say: progress callback, called with text.
@@ -179,10 +178,6 @@ def mapped(
 
     Raises:
         Refusal: if a map does not fit its input or has unknown settings. It is raised before anything is computed.
-
-    Memory: MNIST's scattering features are 7·7·81 = 3969 numbers for each of 70,000 images, or 1.1 GB in float32. They
-    are stored on disk, or in memory with keep = False. The output of further maps is a second array, in memory. A
-    problem with the features has its own arrays.
 
     >>> from fedprivjax import datasets
     >>> small = mapped(datasets.load("digits"), ["pooling", "unit_norm"])

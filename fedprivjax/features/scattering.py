@@ -84,14 +84,10 @@ def _folded(values: np.ndarray, height: int, width: int) -> np.ndarray:
 class Scattering(FeatureMap):
     """Feature map of the scattering transform: local means of an image's absolute wavelet coefficients.
 
-    Every channel of the image is transformed separately. The first output channel is the smoothed image. Output
-    channels of first order are the smoothed absolute values of the image's Morlet wavelet coefficients. For second
-    order, wavelets of larger scales are applied to these absolute values before smoothing. The absolute values of the
-    new coefficients are then smoothed.
+    Every channel of the image is transformed separately.
 
     Let J be `scales` and L be `angles`. Each channel of the image gives 1 + J·L output channels up to first order, and
-    L²·J·(J − 1)/2 of second order. The output has every 2^J-th pixel. By default, a grey image of 28 × 28 pixels gives
-    7 × 7 × 81 numbers. Images are first extended by reflection, by 2^J pixels on each side.
+    L²·J·(J − 1)/2 of second order. The output has every 2^J-th pixel.
 
     Attributes:
         scales: number of scales J. Both sides of an image must be multiples of 2^J, and larger than it.

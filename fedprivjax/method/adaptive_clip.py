@@ -42,16 +42,14 @@ class AdaptiveClip(Decorated):
 
     It replaces a number in the setting `update_clip` of a method such as `FedAvg`. In a round with clip C, a machine
     with update Δ sends a vector Δ̃ and a bit b. The vector is Δ, clipped to norm C. The bit is 1 if ‖Δ‖ ≤ C, and 0
-    otherwise. The server reads a noisy mean b̃ of the bits, an estimate of the fraction of updates with ‖Δ‖ ≤ C. The
-    clip of the next round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`. The clip therefore falls if b̃
-    exceeds γ.
+    otherwise. The server reads a noisy mean b̃ of the bits. The clip of the next round is C·exp(−η·(b̃ − γ)), with η =
+    `rate` and γ = `quantile`.
 
-    The message is the pair (√(1 − u²)·Δ̃/C, u·(2b − 1)) for a number u in (0, 1). The pair has L2 norm at most 1.
-    Gaussian noise of standard deviation z, the method's `noise_std`, is added to all numbers of the message. A trusted
-    server adds the noise to the sum of the messages. Without a trusted server, every machine adds noise to its own
-    message. The server divides the two parts of the message by √(1 − u²)/C and 2u. After the division, the noise of the
-    updates has standard deviation z·C/√(1 − u²). The noise of the bits then has standard deviation σ_b = z/(2u). The
-    attribute `count_noise` is σ_b, and determines u = z/(2σ_b).
+    The message is the pair (√(1 − u²)·Δ̃/C, u·(2b − 1)) for a number u in (0, 1). Gaussian noise of standard deviation
+    z, the method's `noise_std`, is added to all numbers of the message. A trusted server adds the noise to the sum of
+    the messages. Without a trusted server, every machine adds noise to its own message. The noise of the updates has
+    standard deviation z·C/√(1 − u²). The noise of the bits has standard deviation σ_b = z/(2u). The attribute
+    `count_noise` is σ_b, and determines u = z/(2σ_b).
 
     The metric `clip` reports the clip of each round. All attributes can be swept, for example with
     `over={"update_clip.start": [0.1, 1.0]}`.
@@ -61,14 +59,14 @@ class AdaptiveClip(Decorated):
         start: the clip of the first round, in the units of the update. It must be given.
         rate: η, learning rate of the logarithm of the clip.
         count_noise: σ_b, standard deviation of the noise on the bits. With a trusted server, it is the noise on the sum
-            of the bits. With trust = "none", it is the noise on each machine's bit. It must exceed z/2, so that u < 1.
-            If it is None (the default), σ_b is z with trust = "none". With a trusted server, σ_b is then max(z, m/20)
-            for m expected participants of a round.
+            of the bits. With trust = "none", it is the noise on each machine's bit. It must exceed z/2. If it is None
+            (the default), σ_b is z with trust = "none". With a trusted server, σ_b is then max(z, m/20) for m expected
+            participants of a round.
 
     **Privacy**: in each round, one Gaussian mechanism of noise multiplier z releases the messages. The mechanism is
     2/z-GDP for replacing a machine, and 1/z-GDP for adding or removing a machine. If machines encode messages for a
     trusted server, 2/z and 1/z are multiplied by the encoder's `norm_bound` for messages of norm at most 1. The clips
-    have no further privacy cost, because the server computes them from the released messages.
+    have no further privacy cost.
 
     Source: Andrew et al., NeurIPS 2021.
 
@@ -139,11 +137,8 @@ class AdaptiveClip(Decorated):
     def bit_factor(self, multiplier, least) -> Any:
         """Return u = z/(2σ_b), the factor of the bit in a machine's message.
 
-        The message is the pair (√(1 − u²)·Δ̃/C, u·(2b − 1)). Here Δ̃ is the machine's update Δ, clipped to norm C. The
-        bit b is 1 if ‖Δ‖ ≤ C, and 0 otherwise. The noise on every number of the message has standard deviation z. The
-        server divides the second part by 2u, so the noise of the bit has standard deviation σ_b = z/(2u). If
-        `count_noise` is None, σ_b is max(z, least). Otherwise, σ_b is `count_noise`. In a run without noise (z = 0), u
-        is ½.
+        The noise of the bit has standard deviation σ_b. If `count_noise` is None, σ_b is max(z, least). Otherwise, σ_b
+        is `count_noise`. In a run without noise (z = 0), u is ½.
 
         Args:
             multiplier: z, standard deviation of the noise on the message.
@@ -184,10 +179,8 @@ class AdaptiveClip(Decorated):
         """Return the mean update in its original units, and the clip of the next round.
 
         A machine's message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the machine's update, clipped to norm C. The
-        sign is + if the update had norm at most C before clipping, and − otherwise. The first part of the mean message,
-        divided by √(1 − u²)/C, is the noisy mean update. The second part gives an estimate b̃ of the fraction of
-        updates with norm at most C. The clip of the next round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ =
-        `quantile`.
+        second part gives an estimate b̃ of the fraction of updates with norm at most C. The clip of the next round is
+        C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`.
 
         Args:
             mean: noisy mean of the machines' messages, a pair.

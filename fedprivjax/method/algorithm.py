@@ -257,7 +257,7 @@ class Algorithm(Part):
         * `Growing()`: the mean of q_i over the participants i of the round. Here q_i is a sum that machine i keeps
           between rounds. In the first round in which the machine takes part, q_i is the machine's increment u, which
           the method `increment` defines. In each later such round t, q_i becomes u + ((t−1)/t')·q_i with a new
-          increment u. Here t' is the previous round in which the machine took part. If t' = t−1, q_i becomes u + q_i.
+          increment u. Here t' is the previous round in which the machine took part.
 
         The attribute must be the same in all rounds of a run.
         """
@@ -311,10 +311,7 @@ class Algorithm(Part):
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
         """Return the increment u_z of one record z to the sum that its machine keeps over rounds.
 
-        Algorithms whose `reads` is `Growing()` define this function and `remember` instead of `message`. A machine that
-        takes part in round t replaces its sum q by u + ((t−1)/t')·q, and sends the new q with noise. Here u is the mean
-        of u_z over the records that the machine uses in the round. The previous round in which the machine took part is
-        t'. Before the machine's first round, q is 0.
+        Algorithms whose `reads` is `Growing()` define this function and `remember` instead of `message`.
 
         The increment is written as sums and multiples of `gradient(point)`, for example `2 * gradient(x) -
         gradient(before.received)`.
@@ -322,20 +319,17 @@ class Algorithm(Part):
         Args:
             server: the server's state before the round.
             t: number of the round, from 1.
-            before: facts of the machine's previous participation: the round t', and the values from `remember`.
+            before: facts of the machine's previous participation: its round, and the values from `remember`.
         """
         raise Undefined(f"{type(self).__name__} must define increment(server, t, before)")
 
     def remember(self, server: Any) -> Any:
         """Return the numbers that each participant of a round stores until it takes part again.
 
-        Only algorithms whose `reads` is `Growing()` define this function. Their machines send sums that they build up
-        over rounds. A new increment of such a sum may depend on what the machine received in its previous round. The
-        method `increment(server, t, before)` finds the stored numbers in `before.received`.
+        Only algorithms whose `reads` is `Growing()` define this function. The method `increment(server, t, before)`
+        finds the stored numbers in `before.received`.
 
-        For example, this method may return the point x of the round. When the machine takes part again, let y be the
-        new point. The increment `gradient(y) - gradient(before.received)` is then the difference of the gradients at y
-        and x.
+        For example, this method may return the point x of the round.
 
         Args:
             server: the server's state before the round.

@@ -76,7 +76,7 @@ class Quantiser(Encoder):
     r"""Unbiased random rounding of coordinates to few levels: QSGD of Alistarh et al., NeurIPS 2017.
 
     With s = `levels`, a coordinate x_j of a message x becomes ‖x‖·sign(x_j)·ξ_j/s. The integer ξ_j is s·abs(x_j)/‖x‖,
-    rounded up or down at random. The expected value of ξ_j is s·abs(x_j)/‖x‖.
+    rounded up or down at random.
 
     For d coordinates, the expected squared error is at most min(d/s², √d/s)·‖x‖². The decoded message has a norm of at
     most (1 + √d/s)·‖x‖. An encoded message consists of ‖x‖ as a float32, and of ⌈log₂(2s + 1)⌉ bits for the sign and

@@ -50,13 +50,13 @@ class Gossip(Algorithm):
     """Decentralised algorithm: every machine takes a step, and then averages its state with its neighbours' states.
 
     There is no server. In each round, machine i takes a step with its own noisy message. The step leads to a state s_i.
-    The machine then replaces s_i by Σ_j W_ij·s_j, a mean over its neighbours j and itself with weights W_ij. All
-    machines take part in every round. The reported result is the mean of the machines' parameters.
+    The machine then replaces s_i by Σ_j W_ij·s_j. All machines take part in every round. The reported result is the
+    mean of the machines' parameters.
 
     Attributes:
         steps: algorithm of each machine's steps, such as `GradientSteps()`. Every machine holds a server state of this
-            algorithm, and runs `serve` on its own messages. All floating-point numbers of the state are averaged with
-            the neighbours' numbers. The algorithm's `reads` must be `Mean()`.
+            algorithm. All floating-point numbers of the state are averaged with the neighbours' numbers. The
+            algorithm's `reads` must be `Mean()`.
         mixing: the matrix W of the weights, or a graph that determines W. A graph is "ring", "complete", `Torus(rows,
             columns)`, `RandomRings(rings, seed)`, or a networkx graph. `Mixing` defines the weights of a graph. If
             `mixing` is a list of graphs and matrices, the rounds use its elements in turn. `Matchings(rounds, seed)`

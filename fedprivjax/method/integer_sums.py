@@ -80,14 +80,11 @@ class IntegerSums(WorkPrivacy):
         update_clip: C, bound on the L2 norm of a machine's whole update.
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".
         bits: b, number of bits of a coordinate, from 2 to 24.
-        scale: s, factor from units of the update to integers. If it is None, s is the largest number with k·τ(s) ≤
-            2^(b−1), where τ(s)² = (s·C·n)²/D + n/4 + n·s²σ². Here τ(s) estimates the standard deviation of a coordinate
-            of a round's sum. The expected number of participants is n, and σ is `noise_std`. D is the dimension of the
-            update, rounded up to a power of two.
+        scale: s, factor from units of the update to integers. If it is None, s is the result of `scale_for`.
         deviations: k, number of standard deviations in the rule for the default `scale`.
-        beta: β in [0, 1). Rounding may increase the norm of an update. A rounding is repeated if the rounded norm
-            exceeds a bound that depends on β. One rounding exceeds the bound with probability at most β. The noise is
-            calibrated to the bound. A larger β gives a smaller bound and less noise, but more bias from repetitions.
+        beta: β in [0, 1). A rounding is repeated if the rounded norm exceeds a bound that depends on β. One rounding
+            exceeds the bound with probability at most β. A larger β gives a smaller bound and less noise, but more bias
+            from repetitions.
         relation: neighbouring relation of machines, "replace-one" or "add-or-remove-one". With "add-or-remove-one", a
             removed machine still sends zeros with noise.
         planned_scale: the value of s in the run; set by calibration.
@@ -164,9 +161,7 @@ class IntegerSums(WorkPrivacy):
         """Return s, the public factor by which machines multiply their updates before the rounding to integers.
 
         If `scale` is given, s is `scale`. Otherwise, s is the largest number with k·√((s·C·n)²/D + n/4 + n·s²σ²) ≤
-        2^(b−1). Here k = `deviations`, C = `update_clip` and b = `bits`. The root estimates the standard deviation of a
-        coordinate of the sum if all updates have norm C and the same direction. A coordinate wraps around if it is
-        below −2^(b−1) or above 2^(b−1) − 1.
+        2^(b−1). Here k = `deviations`, C = `update_clip` and b = `bits`.
 
         Args:
             noise_std: σ, standard deviation of a machine's noise, in units of the update.
@@ -240,8 +235,7 @@ class IntegerSums(WorkPrivacy):
 
         The factor s is the scale of the run. Each coordinate becomes one of its two nearest integers, without bias. If
         the norm of the result exceeds the bound to which the noise is calibrated, the rounding is repeated. This
-        function neither adds noise nor reduces the integers modulo 2^`bits`. The simulation does both on the sum of the
-        machines' integers, which gives the same distribution.
+        function neither adds noise nor reduces the integers modulo 2^`bits`.
 
         Args:
             message: y, the clipped and rotated update, as `sent` returns it; float32 [D], where D is the dimension of
@@ -268,9 +262,6 @@ class IntegerSums(WorkPrivacy):
 
     def read(self, total: Any, divisor: Any, noise: IntegerNoise | None, public: PublicState, facts: Facts):
         """Return the mean update, shaped like a machine's message, and the public state for the next round.
-
-        The noise is added to the sum, which is then reduced modulo 2^`bits`, rotated back, and divided by the scale and
-        by `divisor`.
 
         Args:
             total: sum of the participants' integers without noise, int32 [D], where D is the dimension of the update,

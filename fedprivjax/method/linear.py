@@ -112,8 +112,7 @@ def gradient(point: Any) -> Linear:
 def per_record(function: Callable[..., Any], point: Any, *public: Any, shape: tuple[int, ...] = ()) -> Linear:
     """Return a message that is a function of one record, such as a difference of losses.
 
-    The function is evaluated for one record at a time, and its value is clipped as a whole. The function sees only a
-    `Record`, `point` and `public`.
+    The function is evaluated for one record at a time, and its value is clipped as a whole.
 
     Args:
         function: `(record, point, *public) -> value`, defined at the top level of a module, without a closure or

@@ -61,8 +61,7 @@ class LocalAlgorithm(Part):
 
     1. `sends` returns the pytree that the server sends to the participating machines. Default: the server's state.
     2. `enter` returns a machine's *carry*, the state of its local steps in this round. Default: the received point.
-    3. In each local step, `ask` returns a formula, which is evaluated for each record of the minibatch. An example is
-       `gradient(x) - gradient(y)`, where `gradient(x)` stands for the gradient of the record's loss at x. Default: the
+    3. In each local step, `ask` returns a formula, which is evaluated for each record of the minibatch. Default: the
        gradient at the machine's current point. Then `move` receives the mean of the formula's values, and returns the
        new carry.
     4. `leave` returns the message that the machine sends after its last step. Default: the machine's last point minus
@@ -123,8 +122,7 @@ class LocalAlgorithm(Part):
         The formula is written as sums and multiples of `gradient(x)`, which stands for the gradient of the record's
         loss at x. An example is `gradient(x) - gradient(y)`. The mean of its values over the minibatch is the argument
         `g` of `move`. By default, the formula is the gradient at the machine's current point. If the formula has
-        several gradients, the first must be at the current point. Transcripts and audits read the machine's point from
-        this gradient.
+        several gradients, the first must be at the current point.
 
         Args:
             carry: the machine's carry, the state of its local steps in this round. By default, it is the current point,
@@ -186,13 +184,12 @@ class LocalAlgorithm(Part):
     def adapt(self, own: Any, g: Any, received: Any, work: Work) -> Any:
         """Return a machine's personal parameters after one step on them. By default, machines have none.
 
-        Personal parameters, such as a machine's own model, are trained without noise and never leave the machine. If an
-        algorithm defines `adapt`, a machine's personal parameters are the state that it keeps between rounds (`own`).
-        After the local steps of a round, a machine calls `adapt` once for each minibatch.
+        Personal parameters are trained without noise and never leave the machine. If an algorithm defines `adapt`, a
+        machine's personal parameters are the state that it keeps between rounds (`own`). After the local steps of a
+        round, a machine calls `adapt` once for each minibatch.
 
-        A machine's message must not depend on its personal parameters. Therefore, `enter`, `move` and `leave`, which
-        compute the message, receive zeros as `own`. The functions `hold` and `keep`, which update the state from local
-        steps and messages, must not be defined together with `adapt`.
+        A machine's message must not depend on its personal parameters. Therefore, `enter`, `move` and `leave` receive
+        zeros as `own`. The functions `hold` and `keep` must not be defined together with `adapt`.
 
         Args:
             own: the personal parameters before the step.

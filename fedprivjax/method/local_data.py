@@ -84,8 +84,8 @@ class LocalData:
         samples: index of the record in each place, int [steps, width].
         weights: weight of the record in each place, [steps, width], 0 for padding.
         machine: index of the machine.
-        longest: largest number of steps of any machine in a group that is computed together. Later steps are not
-            computed for the group. With None, all steps are computed.
+        longest: largest number of steps of any machine in a group that is computed together. With None, all steps are
+            computed.
         skips: True if steps without records are skipped, False if every step is taken.
         all_records: True if there is no padding.
     """

@@ -57,8 +57,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
         noise: "independent" for fresh noise in every round. Other values, such as "tree" or "toeplitz", correlate a
             trusted server's noise over rounds. The setting `noise_schedule` of `FedAvg` lists all such values. With
-            unit = "machine" and trust = "none", a `Pairwise` adds noise that pairs of machines share. The noise of a
-            pair cancels in the sum of all messages, except if one of the two machines drops out.
+            unit = "machine" and trust = "none", a `Pairwise` adds noise that pairs of machines share.
         encoder: `Encoder` that compresses the machines' messages, or None.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, under the neighbouring relation

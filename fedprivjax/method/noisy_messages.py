@@ -65,30 +65,25 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         noise: "independent" for fresh noise in every message. Other values are possible, depending on the attribute
             `reads` of the algorithm, the value that the server reads:
 
-            * `Sum()`, a running sum: each message also subtracts the noise of the machine's previous message, so that
-              noise does not accumulate. `noise` sets the noise variance of a machine's messages. "uniform": all
-              messages have the same variance. "proportional": the k-th message has a variance proportional to k. "gap":
-              the variance is inversely proportional to the number of rounds until the machine's next message. A list
-              holds the standard deviations of the first, second, … message. Only the ratios of these deviations matter.
-              `noise` may also be a `SumFactor` such as `Toeplitz()`, a matrix that correlates the noise of a machine's
-              messages.
-            * `Mean()`: any value for `Sum()`. The server then reads the differences of successive noisy sums. A
-              `Pairwise` is also possible. With a `Pairwise`, pairs of machines also share noise: one machine adds it to
-              its message, and the other subtracts it.
+            * `Sum()`, a running sum: each message also subtracts the noise of the machine's previous message. `noise`
+              sets the noise variance of a machine's messages. "uniform": all messages have the same variance.
+              "proportional": the k-th message has a variance proportional to k. "gap": the variance is inversely
+              proportional to the number of rounds until the machine's next message. A list holds the standard
+              deviations of the first, second, … message. Only the ratios of these deviations matter. `noise` may also
+              be a `SumFactor` such as `Toeplitz()`, a matrix that correlates the noise of a machine's messages.
+            * `Mean()`: any value for `Sum()`. A `Pairwise` is also possible.
             * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The
               noises of a machine's messages are independent.
         relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest
             number has the target μ. None gives all machines the target μ. With a trusted server, `relative_privacy`
-            must be None, because the server adds one noise for all machines.
-        batch: K, number of records that a machine uses in a round. The run uses every record at most once. Each
-            record's message is clipped to norm C, and the machine sends the mean of the K messages.
+            must be None.
+        batch: K, number of records that a machine uses in a round. The run uses every record at most once. The machine
+            sends the mean of the K messages.
 
     **Privacy**: μ-GDP per machine for replacing one of its records, against the adversary of the trust model `trust`.
     Replacing a record changes one message, by at most 2C/K in L2 norm. With a trusted server, the mean of m messages
-    changes by at most 2C/(K·m). If `reads` is `Growing()`, a machine sends q_t = u + ((t−1)/t')·q_{t'} plus noise in
-    round t. Here u is the mean of the K new records' clipped messages, and t' is the previous round in which the
-    machine took part. In its first round, the machine sends u plus noise. With `Growing()`, a record also changes all
-    later messages of its machine. The guarantee takes these changes into account.
+    changes by at most 2C/(K·m). With `Growing()`, a record also changes all later messages of its machine. The
+    guarantee takes these changes into account.
 
     Raises:
         Refusal: if a setting is invalid.
@@ -166,8 +161,7 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
         """Return u, the mean increment of one machine in a round, if the algorithm's `reads` is `Growing()`.
 
         Every record that the machine uses in the round has an increment, which `message` states. The increments are
-        clipped, and u is their mean, a pytree like the parameters. The machine then sends u + (t−1)/t'·q, where q is
-        what it sent in round t', its previous one, without noise.
+        clipped, and u is their mean, a pytree like the parameters.
 
         Args:
             problem: the optimisation problem.

@@ -45,21 +45,19 @@ class NoisyMomentum(MomentumPrivacy):
 
             * "tree": a binary tree, whose nodes are intervals of rounds. The node of the rounds y to z has the value
               α·Σ_t (1−α)^{z−t}·s_t, summed over these rounds. Each node has independent noise of standard deviation
-              `noise_std`. The rounds 1 to t are covered by at most 1 + log₂ t nodes. The noise of m_t is a discounted
-              sum of the noises of the covering nodes.
+              `noise_std`.
             * {"tree": r}: the same noise, but with a new tree after every r rounds.
             * "sensitivity tree": the same tree with unequal noise. The noise of a node is proportional to the largest
-              change of the node's value if one record is replaced. This change is computed as if every record were used
-              once per epoch, always in the same order. Nodes of at most one epoch have noise of standard deviation
-              `noise_std`.
+              change of the node's value if one record is replaced. Nodes of at most one epoch have noise of standard
+              deviation `noise_std`.
             * "independent": fresh noise of standard deviation `noise_std` on every α·s_t.
             * a `Factor` object: any other correlation.
         batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. K must
             divide the machine's number of records.
         sampler: "cyclic" for the same public order of records in every epoch, or "reshuffled" for a new public order in
             every epoch.
-        noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
-            is used. "paper" is the noise of Theorem 4 of Tran & Cutkosky 2022.
+        noise_rule: "accountant" computes the smallest noise that meets the target. "paper" is the noise of Theorem 4 of
+            Tran & Cutkosky 2022.
         trust: "server" for one noise on the mean, or "none" for separate noise of every machine.
         relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
             proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None means equal numbers.

@@ -37,12 +37,12 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, the noise and
             the guarantee of machine i rely on L_i, the problem's Lipschitz constant for this machine. Messages are then
             clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the guarantee
-            needs no assumption on the loss. A `clip` is required if a message combines several gradients.
+            needs no assumption on the loss.
         batch: K, number of records in a message: one number for all machines, or one for each machine. It is None for a
             sampler without K, such as "full", which uses all records. It is also None for a `Sampler` object, which has
             its own batch.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
-            object that has its own batch.
+            object.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
             used records' messages is still divided by K. None stands for K divided by the machine's number of records.
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
@@ -55,12 +55,10 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
-            largest number has the target ε. Each machine adds exactly the noise that its target needs. None gives all
-            machines the target ε.
+            largest number has the target ε. None gives all machines the target ε.
         trust: "none" if each machine trusts no one else. "shuffler" if a trusted shuffler hides who sent which message
             of a round. With a shuffler, `batch` must be 1.
-        noise: "independent", or a `Pairwise`. With a `Pairwise`, pairs of machines also share noise: one machine adds
-            it to its message, and the other subtracts it.
+        noise: "independent", or a `Pairwise`.
 
     **Privacy**: (ε_i, δ_i)-DP of all messages of machine i for one of its records, under the neighbouring relation
     `relation`. With a shuffler, the guarantee is for all shuffled messages together, for replacing one record of one

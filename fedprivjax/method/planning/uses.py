@@ -66,8 +66,7 @@ class Use:
             method.
         passes: number of passes over machines' records in a pilot run, a run on synthetic data that tests the method
             (`fedprivjax plan --pilot`). If it is None, the pilot run has the number of rounds that the theory chooses.
-            Set a number if the theory chooses impractically many rounds. If the setting has `rounds`, they are used
-            instead.
+            If the setting has `rounds`, they are used instead.
         iterate: name of the iterate (`Algorithm.iterates`) whose accuracy a pilot run reports, or None for the output.
     """
 
