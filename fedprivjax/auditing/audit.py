@@ -188,8 +188,8 @@ def audit(
 ) -> Audit:
     """Return lower bounds on a protocol's privacy loss, from an attack with a worst-case record (canary).
 
-    The protocol runs equally often on two neighbouring datasets of a small federation. The datasets differ in the
-    canary only. Test statistics (scores) of the adversary's view distinguish the two datasets.
+    The protocol runs equally often on two neighbouring datasets of a small federation. Test statistics (scores) of the
+    adversary's view distinguish the two datasets.
 
     Args:
         protocol: a protocol with a privacy target or a `noise_std`.

@@ -38,8 +38,7 @@ PULL = 0.5  # ratio of the other records' gradient norms to the clip, with the q
 class Federation:
     """A small federation for an audit: few machines with few records each, and few parameters.
 
-    One record is the canary, the worst-case record of the attack. It differs between the two neighbouring datasets of
-    the audit.
+    One record is the canary. It differs between the two neighbouring datasets of the audit.
 
     Attributes:
         participation: participation scheme.
@@ -50,11 +49,9 @@ class Federation:
             quadratic loss. For a method without a clip, the gradient has norm 1, and the Lipschitz constant is 1.
         order: order in which a machine uses its records, for methods that use one record per message. "stored" is the
             order of the data. `plan.ORDERS` lists the other orders.
-        loss: "linear" or "quadratic". The quadratic loss can detect errors that the linear loss does not detect. The
-            quadratic loss requires a protocol with a clip.
+        loss: "linear" or "quadratic". The quadratic loss can detect errors that the linear loss does not detect.
         unclipped: True to scale down the canary's gradient on one of the two datasets, such that this gradient is not
-            clipped. If messages show whether a gradient was clipped, `audit` ignores this setting and chooses the
-            value.
+            clipped.
         dense: True if all coordinates of the canary's gradient are nonzero, False if only one coordinate is nonzero.
             None takes the gradient that the adversary detects better.
         leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, the audit can detect that a

@@ -65,8 +65,7 @@ class Projections(NamedTuple):
 class OneRunAudit:
     """Result of `audit_one_run`: lower bounds on the privacy loss, with the claimed guarantee.
 
-    The probability that a bound exceeds the true ε or μ is at most the error probability of the bound. `audit_one_run`
-    has two arguments that are error probabilities: `level` and `verdict`.
+    The probability that a bound exceeds the true ε or μ is at most the error probability of the bound.
 
     Attributes:
         protocol: name of the protocol.
@@ -146,7 +145,7 @@ def audit_one_run(
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: seed of the run and of the random signs.
         delta: δ of the bound on ε.
-        each: number of canaries per machine. If there are few machines, use more canaries.
+        each: number of canaries per machine.
         canary: norm of a canary's gradient, divided by the clip. It has no effect on a method without a clip.
         level: error probability of each bound.
         verdict: upper bound on the probability that `OneRunAudit.refuted` is True although the claim is right.

@@ -62,9 +62,8 @@ def from_dataset(
         constraint: set of allowed parameters. None is the whole space.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
             None is the dataset's partition (`dataset.machine_of`).
-        test_machine_of: machine of each test example, int [tests], for metrics of every client. None is
-            `dataset.test_machine_of` if the partition is the dataset's own. With any other partition, None means that
-            the machines of test examples are unknown.
+        test_machine_of: machine of each test example, int [tests]. None is `dataset.test_machine_of` if the partition
+            is the dataset's own. With any other partition, None means that the machines of test examples are unknown.
         start: initial parameters. For a linear predictor, None is the point of the constraint set nearest to zero. For
             a linen module, None is a random sample of its initialisers. For an nnx module, None is the module's own
             parameters.

@@ -41,8 +41,7 @@ class Dataset:
         source: origin and licence.
         label_bound: public bound on `|label|` for regression, or infinity.
         optimum: exact minimiser of the population risk, shape [features], or None if unknown.
-        population: function `params -> scalar` in jax.numpy, the exact excess risk on the distribution of the data, or
-            None if unknown.
+        population: function `params -> scalar` in jax.numpy, the exact excess risk, or None if unknown.
         machine_of: index of the machine that owns each example, int32, shape [examples], or None if the data are not
             partitioned.
         test_machine_of: index of the machine to which each held-out example belongs, int32, shape [tests], or None if

@@ -48,9 +48,8 @@ def from_leaf(
 
     LEAF's users become machines.
 
-    The L2 norm of an example of p numbers must be at most √p. This holds if all numbers are in −1 … 1. An example of
-    784 numbers is taken as an image of 28×28 pixels. `encode` converts texts, and labels that are characters, to
-    tokens.
+    The L2 norm of an example of p numbers must be at most √p. An example of 784 numbers is taken as an image of 28×28
+    pixels. `encode` converts texts, and labels that are characters, to tokens.
 
     Args:
         folder: folder with the subfolders `train` and `test` of JSON files, as LEAF's `preprocess.sh -t sample` writes
@@ -58,9 +57,9 @@ def from_leaf(
         clients: users to read: a list of names, or n for the first n users in the files. None reads all users.
         classes: number of classes. None is the largest label in the data plus one. If `classes` is None, results state
             that the number of classes is not private.
-        vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
-            default is the 80 characters of LEAF's dataset of Shakespeare's plays.
-        length: number of tokens per text. Longer texts are cut off, and shorter texts are padded.
+        vocabulary: public characters as one text, or a list of words. The default is the 80 characters of LEAF's
+            dataset of Shakespeare's plays.
+        length: number of tokens per text.
 
     Raises:
         DataNotFound: if there are no JSON files in `train` or `test`.
@@ -95,9 +94,9 @@ def from_tff(
         clients: clients to read: a list of names, or n for the first n names in sorted order. None reads all clients.
         classes: number of classes. None is the largest label in the data plus one. If `classes` is None, results state
             that the number of classes is not private.
-        vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
-            default is the 80 characters of LEAF's dataset of Shakespeare's plays.
-        length: number of tokens per text. Longer texts are cut off, and shorter texts are padded.
+        vocabulary: public characters as one text, or a list of words. The default is the 80 characters of LEAF's
+            dataset of Shakespeare's plays.
+        length: number of tokens per text.
 
     Raises:
         DataNotFound: if there is no such file.
@@ -125,10 +124,9 @@ def from_huggingface(
     """Return a dataset partitioned by client, from columns such as the columns of a Hugging Face `Dataset`.
 
     Args:
-        dataset: object that maps names to columns, such as a dictionary. A column has a number, an array, an image or a
-            text for each row.
-        client: column with the client of each row, such as "writer_id". Every client becomes a machine. Machines are in
-            the sorted order of the clients' names.
+        dataset: object that maps names to columns. A column has a number, an array, an image or a text for each row.
+        client: column with the client of each row. Every client becomes a machine. Machines are in the sorted order of
+            the clients' names.
         features: column from which the label is predicted. Bytes, 0 … 255, are divided by 255. The L2 norm of an
             example of p numbers must be at most √p.
         label: column to predict, or None for the next token of a text.
@@ -136,9 +134,9 @@ def from_huggingface(
         clients: names of the clients to use, or None for all.
         classes: number of classes. None is the largest label in the data plus one. If `classes` is None, results state
             that the number of classes is not private.
-        vocabulary: public characters as one text, or a list of words. With words, texts are split at white space. The
-            default is the 80 characters of LEAF's dataset of Shakespeare's plays.
-        length: number of tokens per text. Longer texts are cut off, and shorter texts are padded.
+        vocabulary: public characters as one text, or a list of words. The default is the 80 characters of LEAF's
+            dataset of Shakespeare's plays.
+        length: number of tokens per text.
         test_fraction: fraction of each client's rows that is held out for testing, if `test` is None.
         seed: seed of the choice of held-out rows.
 

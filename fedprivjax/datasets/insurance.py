@@ -31,15 +31,13 @@ def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> 
 
     Records are sorted by charges and cut into one group per machine. Each machine holds out a random fifth of its
     records, rounded up, as its test set. Features are a constant 1, then age, sex, bmi, children, smoker and region in
-    this order. Words are replaced by their alphabetical rank, from 0: sex and smoker are 0 or 1, and region is 0 to 3.
-    Age and bmi are standardised with the mean and the unbiased standard deviation of the machine's training records.
-    Labels are raw charges.
+    this order. Words are replaced by their alphabetical rank, from 0. Age and bmi are standardised with the mean and
+    the unbiased standard deviation of the machine's training records. Labels are raw charges.
 
     Neither the partition nor the standardisation is private, and no guarantee covers them.
 
-    The result's `feature_bound` bounds the norm of every possible row of features. Among n training records of a
-    machine, the absolute value of a standardised number is at most (n − 1)/√n. Standardised test values are clipped to
-    this limit.
+    The result's `feature_bound` bounds the norm of every possible row of features. Standardised test values are clipped
+    to ±(n − 1)/√n, for n training records of the machine.
 
     Args:
         machines: number of machines.

@@ -154,11 +154,10 @@ def mnist_pairs(
         similarity: fraction p of a machine's records that are sampled from all ten digits, in [0, 1].
         components: number of features, at most 784.
         per_digit: half of the number of records of a machine.
-        draw: way of sampling, "bootstrap" or "disjoint", as described above.
+        draw: way of sampling, "bootstrap" or "disjoint".
         trial: seed of the sampling.
         lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
-            is the constant in the authors' code: twice the largest norm of a feature vector among the training records
-            of the second machine. This constant is not private.
+            is the constant in the authors' code. This constant is not private.
 
     Returns:
         A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28.

@@ -80,7 +80,7 @@ def stream(
         classes: number of classes.
         spread: scale of the noise u relative to the centres.
         heterogeneity: probability with which a training example gets the main class of its machine. Otherwise, its
-            class is uniformly random over all classes. Machine i has the main class i mod `classes`.
+            class is uniformly random. Machine i has the main class i mod `classes`.
         test_examples: number of test examples.
         seed: seed of the centres and of the examples.
 
@@ -147,9 +147,7 @@ def clusters(
     …, u_C separate the classes. The directions of these vectors are random within the next 5C frequencies. The scale s
     is chosen for the given `accuracy`. The best classifier is linear, without a bias.
 
-    With the defaults, classification is about as hard as on the pixels of MNIST. The next two accuracies are for 100
-    machines without a trusted server, at μ = 0.5 of Gaussian differential privacy. Noisy SGD with clipped full batches
-    reaches 87% (87% on MNIST), and one pass of DP-μ²-FL reaches 77% (82% on MNIST).
+    With the defaults, classification is about as hard as on the pixels of MNIST.
 
     Args:
         examples: number of training examples, a multiple of `machines`.
@@ -161,7 +159,7 @@ def clusters(
         feature_bound: public bound on the L2 norm of a feature vector. The examples are scaled such that their root
             mean square norm is half the bound. A few vectors have a norm above the bound, and are scaled down to it.
         heterogeneity: probability with which a training example gets the main class of its machine. Otherwise, its
-            class is uniformly random over all classes. Machine i has the main class i mod `classes`.
+            class is uniformly random. Machine i has the main class i mod `classes`.
         machines: number of machines among which the examples are divided in order, or None for a dataset without a
             partition.
         trial: index of the sampled dataset.

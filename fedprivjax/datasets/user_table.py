@@ -84,13 +84,8 @@ def read_table(
 ) -> Dataset:
     """Load a CSV or Parquet file, or an archive of NumPy arrays, as a dataset.
 
-    Labels: if the target has texts, truth values, or whole numbers with at most 20 distinct values, the task is
-    classification. Otherwise, it is regression.
-
-    Features: the option `bounds` gives public limits of columns by name, such as `{"age": [18, 90]}`. Numbers outside
-    the limits are clipped. A constant feature 1 is appended, unless the option `bias` is False.
-
-    Machines: the option `client` names the column with the client of each row. Every client becomes a machine.
+    The option `bounds` gives public limits of columns by name, such as `{"age": [18, 90]}`. Numbers outside the limits
+    are clipped. A constant feature 1 is appended, unless the option `bias` is False.
 
     A warning states the fraction of clipped numbers. No privacy guarantee covers this fraction. The dataset's
     `not_covered` lists everything else that is computed from the data and therefore not private.
@@ -101,7 +96,7 @@ def read_table(
         test: second file with the held-out examples, which is prepared like the first. None holds out a random fraction
             `test_fraction` of each client's rows.
         missing: texts that stand for a missing value, in addition to an empty cell and usual texts such as "NA".
-        options: fields of `fedprivjax.datasets.Preparation`.
+        options: fields of `fedprivjax.datasets.Preparation`: `features`, `client`, `bounds`, `categories`, ….
 
     Returns:
         A `Dataset` with training rows in the order of the file.

@@ -266,8 +266,8 @@ class Run(SavedRun):
 
     Attributes:
         protocol: protocol with its calibrated noise and its step size.
-        plan: run plan: which machines took part in each round, and which records each message used. Samples of records
-            may be secret. Only `plan.public` may be published.
+        plan: run plan: which machines took part in each round, and which records each message used. Only `plan.public`
+            may be published.
         data_used: number and percentage of stored examples that messages use, as text. Both are expected values if
             participants or samples of records are secret.
         worse_than_constant: metrics whose last value is worse than the metric's value for the best constant prediction.

@@ -128,12 +128,11 @@ class Metric:
 
             * "params": parameters. The metric is recorded for the reported parameters and for every other iterate of
               the protocol, such as "last".
-            * "round": the last round, such as its noise.
+            * "round": the last round.
             * "info": a scalar that the protocol reports in each round.
             * "own": the personal models of machines.
             * "models": the models of all machines in a gossip method.
-            * "mean": the mean of another metric, over runs or evaluations. The field `of_mean` of that metric has this
-              metric.
+            * "mean": the mean of another metric. The field `of_mean` of that metric has this metric.
         needs: function `problem -> text`. The text names a requirement of the metric that the problem does not meet,
             such as "a test set". The function returns None if the problem meets all requirements.
         private: function `problem -> bool`. It returns True if the metric is computed from private data, so that no

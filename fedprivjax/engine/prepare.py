@@ -144,7 +144,7 @@ class ReadyRun:
         * `gradients_per_record`: number of gradients per stored record, a mean over records.
         * `sent_bytes`: number of bytes that a machine sends, a mean over machines.
         * `hours`: simulated time of the run, if participation has delays.
-        * `idle_steps`: fraction of computed local steps that change nothing, for methods with local steps or states.
+        * `idle_steps`: fraction of computed local steps that change nothing.
         * `client_state_bytes`: bytes of the states that all machines together keep.
 
         `gradients_per_record` is NaN if examples are computed on demand, or if it would reveal a number of records that
@@ -244,8 +244,8 @@ def ready(
         target: privacy target for the calibration. None uses the protocol's target.
         mesh: mesh of devices with an axis "machines", or the number of devices as {"machines": 4}. None uses one
             device. The mesh changes results by rounding only.
-        precision: "float32" or "tf32" for matrix products and convolutions on an accelerator. "tf32" is faster and
-            rounds the factors of products to 10 bits. Products for noise are always in float32.
+        precision: "float32" or "tf32" for matrix products and convolutions on an accelerator. "tf32" rounds the factors
+            of products to 10 bits. Products for noise are always in float32.
 
     Raises:
         Refusal: if the settings are invalid, before anything is compiled.

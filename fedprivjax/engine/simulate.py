@@ -157,8 +157,7 @@ def simulate(
         progress: True displays the completed rounds and the time left at every evaluation. A callable is called at
             every evaluation, with (completed rounds, total rounds).
         on_evaluation: function that is called with (completed rounds, metrics) after every evaluation, on the host.
-            `metrics` holds the values of this evaluation by name. A value is a float, or a vector such as one number
-            for each client. An exception in the function ends the run.
+            `metrics` holds the values of this evaluation by name. An exception in the function ends the run.
         folder: folder in which checkpoints of the run are saved, as `checkpoint.npz`. If the run is interrupted, the
             same call resumes it, and the results are the same bit for bit. If the run is finished, the call returns its
             saved results. None saves nothing.
@@ -176,9 +175,8 @@ def simulate(
     **Resuming.** A run can be resumed only with the code, data, settings and seeds with which it began. Callbacks
     receive the evaluations after the last checkpoint again.
 
-    A call with more `rounds` than before continues the run after its last round. This requires that `noise_std` and
-    `step_size` are given. Noise and participants of the earlier rounds must not depend on the number of rounds. The
-    guarantee is for all rounds together. It does not cover a decision to continue that was based on private results.
+    A call with more `rounds` than before continues the run after its last round. The guarantee is for all rounds
+    together. It does not cover a decision to continue that was based on private results.
 
     A checkpoint contains the whole state of the run, such as noise, random keys and the states of machines. No
     guarantee covers a checkpoint: keep it secret.

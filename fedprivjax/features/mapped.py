@@ -159,8 +159,8 @@ def mapped(
     stored on disk.
 
     **Privacy.** An example's new features are a public function of that example alone, so every per-record guarantee
-    remains valid. A custom map is applied to one example at a time, so it cannot mix examples. The new `feature_bound`
-    is derived from the bound of the given dataset, and holds for every example.
+    remains valid. A custom map is applied to one example at a time. The new `feature_bound` is derived from the bound
+    of the given dataset, and holds for every example.
 
     Args:
         dataset: dataset to transform.

@@ -34,9 +34,8 @@ class Public(NamedTuple):
         smoothness: the problem's Lipschitz constant of a record's gradient.
         machines: number of machines of the federation. `LocalAlgorithm.own` may receive 1 instead, so its result must
             not depend on this number.
-        key: random key for random choices, such as random initial parameters in `init`. In `LocalAlgorithm.own`, it is
-            the same key in every run. Functions that only read facts on the host, such as `check` and `bound`, receive
-            None.
+        key: random key for random choices. In `LocalAlgorithm.own`, it is the same key in every run. Functions that
+            only read facts on the host receive None.
     """
 
     start: Any
@@ -203,7 +202,7 @@ class Algorithm(Part):
     A subclass is a `flax.struct.dataclass` that defines four functions:
 
     * `init` returns the server's state before the first round.
-    * `message` returns the message of one record as a formula in gradients, such as `gradient(w)` at the iterate w.
+    * `message` returns the message of one record as a formula in gradients.
     * `serve` returns the server's state after a round. Its argument `read` is the noisy mean of the round's messages.
       Its argument `at` holds public facts of the round, such as the step size `at.step`.
     * `point` returns the parameters that the server reports as its result.

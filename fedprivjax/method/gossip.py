@@ -49,9 +49,9 @@ class GradientSteps(Algorithm):
 class Gossip(Algorithm):
     """Decentralised algorithm: every machine takes a step, and then averages its state with its neighbours' states.
 
-    There is no server. In each round, machine i takes a step with its own noisy message. The step leads to a state s_i.
-    The machine then replaces s_i by Σ_j W_ij·s_j. All machines take part in every round. The reported result is the
-    mean of the machines' parameters.
+    There is no server. In each round, machine i takes a step with its own noisy message. The machine then replaces its
+    state s_i by Σ_j W_ij·s_j. All machines take part in every round. The reported result is the mean of the machines'
+    parameters.
 
     Attributes:
         steps: algorithm of each machine's steps, such as `GradientSteps()`. Every machine holds a server state of this

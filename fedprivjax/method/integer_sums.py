@@ -233,9 +233,8 @@ class IntegerSums(WorkPrivacy):
     def encoded(self, message: jax.Array, key: jax.Array, facts: Facts) -> jax.Array:
         """Return s·y, rounded at random to integers, for a machine's rotated update y; int32 [D].
 
-        The factor s is the scale of the run. Each coordinate becomes one of its two nearest integers, without bias. If
-        the norm of the result exceeds the bound to which the noise is calibrated, the rounding is repeated. This
-        function neither adds noise nor reduces the integers modulo 2^`bits`.
+        The factor s is the scale of the run. If the norm of the result exceeds the bound to which the noise is
+        calibrated, the rounding is repeated. This function neither adds noise nor reduces the integers modulo 2^`bits`.
 
         Args:
             message: y, the clipped and rotated update, as `sent` returns it; float32 [D], where D is the dimension of

@@ -80,7 +80,7 @@ class LocalData:
     All minibatches have the same number of places, `width`. Places without a record are padding and have weight 0.
 
     Attributes:
-        problem: the optimisation problem, which has the model, the data and the constraint set.
+        problem: the optimisation problem.
         samples: index of the record in each place, int [steps, width].
         weights: weight of the record in each place, [steps, width], 0 for padding.
         machine: index of the machine.

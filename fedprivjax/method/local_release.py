@@ -51,7 +51,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
         clip: bound on the L2 norm of every record's message in a local step, enforced by clipping. If `clip` is None,
             only runs with noise and unit = "record" clip records' messages, to the loss's Lipschitz constant.
         update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping. It is a number, or an
-            `AdaptiveClip`, which changes from round to round. It is required with unit = "machine".
+            `AdaptiveClip`. It is required with unit = "machine".
         trust: "server" if a trusted server adds the noise, or "none" if the machines add it. Default: "server" with
             unit = "machine", otherwise "none".
         relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".

@@ -35,8 +35,7 @@ PAPER_NODES = ("tree", "sensitivity tree")
 class NoisyMomentum(MomentumPrivacy):
     """Gaussian noise, correlated over rounds, on a momentum of the mean messages; it protects one record.
 
-    Machines go through their own records in epochs. The server reads only the momentum m_t = (1−α)·m_{t−1} + α·s_t with
-    noise, where s_t is the mean message of round t.
+    The server reads only the momentum m_t = (1−α)·m_{t−1} + α·s_t with noise, where s_t is the mean message of round t.
 
     Attributes:
         clip: C, bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, messages
@@ -59,15 +58,11 @@ class NoisyMomentum(MomentumPrivacy):
         noise_rule: "accountant" computes the smallest noise that meets the target. "paper" is the noise of Theorem 4 of
             Tran & Cutkosky 2022.
         trust: "server" for one noise on the mean, or "none" for separate noise of every machine.
-        relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
-            proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None means equal numbers.
+        relative_privacy: one number r_i for each machine i, for trust = "none" only. The μ of machine i is at most the
+            target times r_i/max(r). None means equal numbers.
         epoch: number of rounds of one epoch; set by calibration.
 
-    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`. Let σ be
-    `noise_std`. For the factor "tree" and equal μ of all machines, μ² is the largest value of `Σ_nodes (2·C·α/(K·m)·Σ_t
-    (1−α)^{z−t} / σ)²` over all records. The inner sum is over the rounds t of a node that use the record, and z is the
-    last round of the node. With a trusted server, m is the expected number of participants of a round. With trust =
-    "none", m is 1.
+    **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`.
 
     Raises:
         Refusal: if a setting is invalid.

@@ -39,8 +39,7 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             clipped only to the largest of all L_i, which does not enforce a smaller L_i. With a `clip`, the guarantee
             needs no assumption on the loss.
         batch: K, number of records in a message: one number for all machines, or one for each machine. It is None for a
-            sampler without K, such as "full", which uses all records. It is also None for a `Sampler` object, which has
-            its own batch.
+            sampler without K, such as "full". It is also None for a `Sampler` object.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
             object.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the

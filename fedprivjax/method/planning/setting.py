@@ -46,7 +46,7 @@ class Setting:
         rounds: number of rounds. Default: each method's theory chooses it.
         batch: number of records of a message. Default: each method's theory chooses it.
         seed: seed from which participation schedules and samples of records are drawn.
-        cached: cache of results that do not depend on ε. Settings that differ only in ε can share it.
+        cached: cache of results that do not depend on ε.
 
     Raises:
         Refusal: if a number is out of range.
