@@ -249,11 +249,10 @@ class Event:
         To compute ε, give the accountant of dp-accounting the right neighbouring relation:
 
         * ADD_OR_REMOVE_ONE, the accountant's default, if all releases are Gaussian mechanisms. A noise multiplier of
-          the event is the noise divided by the shift from replacing one record. With REPLACE_ONE, the accountant for
-          privacy loss distributions would double this shift.
+          the event is the noise divided by the shift from replacing one record.
         * REPLACE_ONE, if records are sampled in samples of fixed size.
         * The relation of the guarantee, if records are sampled independently (Poisson samples). In this case, a noise
-          multiplier is the noise divided by the norm of one record's contribution, as the accountant expects.
+          multiplier is the noise divided by the norm of one record's contribution.
 
         Raises:
             Refusal: if dp-accounting has no such event.
@@ -269,9 +268,9 @@ def _of_mu(mus: np.ndarray, target: Target) -> np.ndarray:
 class GaussianEvent(Event):
     """Event of a run whose releases are all Gaussian mechanisms, with noise that was fixed before the run.
 
-    A release is a vector with Gaussian noise, such as a machine's message. Let σ_k be the standard deviation of the
-    noise of release k in one coordinate. Let Δ_k be the largest L2 change of release k between neighbouring datasets,
-    for example if one record of machine i is replaced. Machine i is μ_i-GDP (Gaussian differential privacy) with
+    Let σ_k be the standard deviation of the noise of release k in one coordinate. Let Δ_k be the largest L2 change of
+    release k between neighbouring datasets, for example if one record of machine i is replaced. Machine i is μ_i-GDP
+    (Gaussian differential privacy) with
 
         μ_i = √(Σ_k (Δ_k/σ_k)²) = exposure_i · sensitivity/noise_std
 
@@ -279,11 +278,10 @@ class GaussianEvent(Event):
         noise_std: standard deviation per coordinate that is the unit of the relative noise r_k. 0 is non-private.
         sensitivity: Δ, the largest Δ_k.
         exposure: √(Σ_k 1/r_k²) of each machine, over the releases k that the machine changes. The relative noise of
-            release k is r_k = (σ_k/noise_std)·(Δ/Δ_k). The exposure is 0 if the machine sends no message.
+            release k is r_k = (σ_k/noise_std)·(Δ/Δ_k).
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
         releases: function from the index of a machine to r_k of the releases that the machine changes, shape
-            [releases]. The function is used to check `exposure` independently. With None, each machine has one release
-            with relative noise 1/exposure.
+            [releases]. With None, each machine has one release with relative noise 1/exposure.
         claim: privacy claimed by the published rule that set the noise, or None.
         shares: each machine's target μ divided by the largest target, shape [machines]. None if all targets are equal.
         in_order: True if `releases` is in the order of rounds, and if a record that changes the first release changes

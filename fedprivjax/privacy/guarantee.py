@@ -33,23 +33,21 @@ class PrivacyGuarantee:
     """Privacy guarantee of a run: a privacy parameter for every machine, with its unit, trust model and assumptions.
 
     The parameter is μ of Gaussian differential privacy (GDP) if it is known, and ε at δ otherwise. If μ is known, the
-    printed guarantee has two values of ε at δ. The first one is exact. The second one, which many papers report, is the
-    larger value `μ²/2 + μ·√(2·ln(1/δ))`. It is printed as "by the papers' conversion".
+    printed guarantee has two values of ε at δ. The first one is exact. The second one is the larger value `μ²/2 +
+    μ·√(2·ln(1/δ))`. It is printed as "by the papers' conversion".
 
     Attributes:
         delta: δ at which ε is stated, in (0, 1).
         terms: protected unit, neighbouring relation, trust model, theorem and assumptions.
         mus: GDP parameter of each machine; inf for a machine without any guarantee. None if only ε is known.
-        epsilons: ε of each machine at `delta`. None if `mus` is given, because ε follows from μ.
+        epsilons: ε of each machine at `delta`. None if `mus` is given.
         accounting: text that says how ε was derived.
         event: `Event` that describes the releases, from which ε at another δ is computed. None if it is not known.
-        listed: privacy curve (δ as a function of ε) that is known without `event`. It is the curve of Gaussian
-            releases, or of a guarantee that was converted or composed. None if there is no such curve. The curve is not
-            used if `mus` is given.
-        proved: True if the privacy parameters are proved upper bounds, False if a source only claims them. Converted
-            guarantees, and guarantees from files, keep this value.
-        streams: random streams of the run, which identify its seed. `then` refuses to compose two runs with the same
-            seed. Streams are neither printed nor saved. A guarantee from a file or of a planned run has no streams.
+        listed: privacy curve (δ as a function of ε) that is known without `event`. None if there is no such curve. The
+            curve is not used if `mus` is given.
+        proved: True if the privacy parameters are proved upper bounds, False if a source only claims them.
+        streams: random streams of the run, which identify its seed. A guarantee from a file or of a planned run has no
+            streams.
 
     Raises:
         Refusal: if delta or a parameter is out of range, or if neither `mus` nor `epsilons` is given.
@@ -202,20 +200,17 @@ class PrivacyGuarantee:
         """Return the smallest μ of Gaussian differential privacy that the guarantee implies.
 
         If the guarantee states μ, the result is this μ. Otherwise, the result is a μ for which the ε of μ-GDP is at
-        least the guarantee's ε at each δ ≥ `floor`. This μ is computed from finitely many points (ε, δ), so it may be
-        slightly above the smallest such μ. The field `regret` of the result says how much is lost by stating only μ.
-        For a test between neighbouring datasets with a given false-positive rate, the guarantee and μ each imply a
-        smallest false-negative rate. The regret is the largest difference of the two false-negative rates, over all
-        false-positive rates.
+        least the guarantee's ε at each δ ≥ `floor`. The field `regret` of the result says how much is lost by stating
+        only μ.
         """
         return attack_metrics.smallest_mu(self.curve, floor)
 
     def for_group(self, size: int, unit: str | None = None, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee that protects groups of k = `size` units, instead of single units.
 
-        The result holds if any k units change together. For Gaussian mechanisms, μ becomes kμ, and δ stays the same.
-        For Poisson samples with a known exact rule, ε is computed from the mechanism at the same δ. Otherwise, the
-        result is the looser general bound of group privacy: (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
+        For Gaussian mechanisms, μ becomes kμ, and δ stays the same. For Poisson samples with a known exact rule, ε is
+        computed from the mechanism at the same δ. Otherwise, the result is the looser general bound of group privacy:
+        (ε, δ) becomes `(kε, δ·(e^{kε} − 1)/(e^ε − 1))`.
 
         Args:
             size: number k of units in a group. The units may be on different machines.
@@ -223,8 +218,7 @@ class PrivacyGuarantee:
             exact: True to raise Refusal instead of using the general bound.
 
         Raises:
-            Refusal: if `exact` and no exact guarantee is known, or if the group is so large that δ would reach 1. The
-                message states the largest size that has a bound.
+            Refusal: if `exact` and no exact guarantee is known, or if the group is so large that δ would reach 1.
 
         >>> one = PrivacyGuarantee(1e-5, Terms("none", "a theorem"), mus=Grouped.of([1.0]))
         >>> one.for_group(3).mu
@@ -272,11 +266,9 @@ class PrivacyGuarantee:
     def for_user(self, records: int | Sequence[int] | np.ndarray, *, exact: bool = False) -> "PrivacyGuarantee":
         """Return the guarantee for one user, whose records may all change together.
 
-        A user has at most `records` records, all of them on one machine. If `records` has one number for each machine,
-        a user of machine i has at most `records[i]` records. The result's parameter (μ or ε) of machine i holds for the
-        users of this machine. With the general bound of group privacy, δ grows with the number of records, and the
-        largest δ is stated for all machines. If the numbers in `records` differ and releases are not Gaussian, ε is
-        known at the stated δ only.
+        A user has at most `records` records, all of them on one machine. The result's parameter (μ or ε) of machine i
+        holds for the users of this machine. With the general bound of group privacy, δ grows with the number of
+        records, and the largest δ is stated for all machines.
 
         Args:
             records: largest number of records of a user, or one such number for each machine, [machines].
@@ -305,23 +297,19 @@ class PrivacyGuarantee:
     def then(self, other: "PrivacyGuarantee", records: str = SAME, *, delta: float | None = None) -> "PrivacyGuarantee":
         """Return the guarantee of this run and another one together.
 
-        The other run may, for example, start from the parameters of this run. The rule of composition depends on the
-        records:
+        The rule of composition depends on the records:
 
         * Same records: two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). If a μ is not known, privacy
           loss distributions that bound the losses of both runs are composed. If only one (ε, δ) of a guarantee is
-          known, the result is ε₁ + ε₂ at δ₁ + δ₂. This is so for most guarantees from files that have no μ.
-        * Disjoint records: each record is in one run only. The result is the larger one of the two privacy parameters
-          (McSherry 2009, Theorem 4).
+          known, the result is ε₁ + ε₂ at δ₁ + δ₂.
+        * Disjoint records: the result is the larger one of the two privacy parameters (McSherry 2009, Theorem 4).
 
-        If both runs have the same number of machines, machine k must be the same machine in both, and μ are
-        composed machine by machine. Otherwise the largest parameters of both runs are composed. If the trust models
-        differ, the result is for the trust model in which the adversary sees less. An adversary other than the default
-        of its trust model must be the same in both runs.
+        If both runs have the same number of machines, machine k must be the same machine in both, and μ are composed
+        machine by machine. Otherwise the largest parameters of both runs are composed. If the trust models differ, the
+        result is for the trust model in which the adversary sees less.
 
-        The runs must have different seeds. Equal seeds give equal noise, which cancels in the difference of two
-        releases. Refusal is therefore raised for equal seeds. A guarantee from a file or of a planned run does not have
-        its seed: compare such seeds yourself.
+        The runs must have different seeds. A guarantee from a file or of a planned run does not have its seed: compare
+        such seeds yourself.
 
         The composed guarantee assumes that neither the number of runs nor their privacy parameters were chosen by
         results on the data.

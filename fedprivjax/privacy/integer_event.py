@@ -17,8 +17,7 @@ SLACK = 1e-6  # of a number of messages that is computed in floating point
 class IntegerEvent(Event):
     """Event of a run in which machines send vectors of integers with independent integer noise.
 
-    The ε of a machine follows from the composed Rényi divergences of its messages. This ε also holds if a server adds
-    integers of b bits modulo 2^b, because the result is a function of the integers' sum.
+    The ε of a machine also holds if a server adds integers of b bits modulo 2^b.
 
     Attributes:
         distribution: distribution of the noise, "skellam" or "discrete-gaussian".
@@ -30,8 +29,7 @@ class IntegerEvent(Event):
         terms: guarantee statement: protected unit, trust model, theorem and assumptions.
         exposure: `noise_std`/τ for each machine, float64 [machines]. Here τ is the standard deviation of the noise that
             hides the machine's messages from the adversary. If τ differs between the machine's messages, the smallest τ
-            counts. For example, the exposure is 1/√n if the adversary sees only sums of n messages with equal noise.
-            None means that each message is seen alone, with exposure 1.
+            counts. None means that each message is seen alone, with exposure 1.
 
     >>> terms = Terms("none", "the Skellam mechanism")
     >>> event = IntegerEvent("skellam", 20.0, Norms(10.0, 100.0, 16), np.array([10, 0]), terms)

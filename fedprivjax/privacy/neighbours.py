@@ -30,9 +30,7 @@ class Neighbours(Adversary):
     In the example, six machines on a ring send one message each. The method `between` returns μ of Gaussian
     differential privacy of each machine against each other machine, divided by the μ of a machine whose message is seen
     alone. The printed row has the squares of these ratios for machine 0. Machines 1 and 5 see the message of machine 0,
-    so their square is 1. Machine 2 knows its own message, the messages of machines 1 and 3, and the sum of all
-    messages. It therefore knows the sum of the messages of machines 0, 4 and 5. The noise variance of this sum is three
-    times that of one message, so the square is 1/3.
+    so their square is 1.
 
     Attributes:
         graph: "ring", "complete", a `Torus`, a `RandomRings`, a symmetric matrix of 0 and 1 or a networkx graph. An

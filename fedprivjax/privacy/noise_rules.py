@@ -55,7 +55,7 @@ def noise_std(
     """Return the noise σ that a rule prescribes for a target ε: the standard deviation per coordinate of a message.
 
     A machine with n records sends in each of R rounds the mean of the gradients of K records, with Gaussian noise. The
-    result is 0 if ε is infinite. The rules are:
+    rules are:
 
     * "accountant": the smallest noise whose accounted ε is at most the target.
     * "advanced": `σ² = 256·L²·R·ln(2.5R/δ)·ln(2/δ)/(nε)²`, or `σ² = 32·L²·ln(1.25/δ)/(Kε)²` if each record is in one
@@ -66,8 +66,7 @@ def noise_std(
         rule: name of the rule, a key of `NOISE_RULES`.
         releases: n, K, R, δ and the sampler of the records.
         lipschitz: L, bound on the norm of one record's gradient. If `releases.whole_message` is True, it is instead the
-            norm C to which the mean of the K gradients is clipped. The rule "advanced" then uses L = C·n·q, where q is
-            the probability that a message uses a given record.
+            norm C to which the mean of the K gradients is clipped.
         epsilon: target ε.
         acknowledged: True to accept that the ε claimed by "paper_moments" is invalid.
 

@@ -61,15 +61,14 @@ class SentNoise(NamedTuple):
     Attributes:
         variances: noise variance of one coordinate of each message, divided by the square of the protocol's
             `noise_std`; float64 [rounds, per_round]. The variances exclude shared noise that cancels (see `cancels`).
-        once: True if the protected unit (a record or a machine) changes only one message of the run. In this case, the
-            privacy loss of a machine is the one of its message with the least noise. False if the unit may change all
-            messages of its machine. In this case, the privacy loss is composed over these messages. Also set `once` to
-            True if the run's `Event` itself composes the messages, and only needs the message with the least noise.
+        once: True if the protected unit (a record or a machine) changes only one message of the run. False if the unit
+            may change all messages of its machine. Also set `once` to True if the run's `Event` itself composes the
+            messages, and only needs the message with the least noise.
         covariance: None if the noise of different messages is independent. Otherwise, it is a function
             `covariance(machines, hidden)` that returns the covariance of the noise of a round's n messages in one
             coordinate; [n, n]. The result is divided by `noise_std` squared. `machines` has the index of each message's
             machine, int [n]. `hidden` is True for messages that are sent and whose random seeds the adversary does not
-            know, bool [n]. Only the rows and columns of hidden messages are used.
+            know, bool [n].
         cancels: True if machines share noise that cancels in the sum of a round's messages, as with `Pairwise`. The
             noise variance of the sum is then the sum of `variances`. For an adversary who knows the seeds of some
             machines, it is the sum over the other machines.

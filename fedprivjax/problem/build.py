@@ -46,10 +46,9 @@ def linear_problem(
         features: [examples, features], or [machines, examples, features] for data already split over machines.
         labels: [examples] or [machines, examples].
         loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
-        feature_bound: public bound on the L2 norm of a feature vector. The loss's Lipschitz constant follows from it,
-            and the noise of a method without a clip depends on this Lipschitz constant.
+        feature_bound: public bound on the L2 norm of a feature vector. The loss's Lipschitz constant follows from it.
         constraint: set of allowed parameters: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or
-            a custom `ConstraintSet`. None is the whole space.
+            a `ConstraintSet`. None is the whole space.
         test: held-out examples (features, labels), or None.
         start: initial parameters, or None for the point of the constraint set nearest to zero. If they are the result
             of another private run, the guarantee of the new run does not cover the other run. `PrivacyGuarantee.then`
@@ -62,9 +61,8 @@ def linear_problem(
         lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. It
             replaces the bound that follows from `feature_bound`, and is not verified.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
-        machine_weights: weights p_i of the machines' mean losses F_i in the objective Σ_i p_i·F_i, positive, with sum
-            1. "sizes" is proportional to the machines' numbers of records, which are then public. None is equal
-            weights. Unequal weights require a method in which each machine samples from its own records.
+        machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
+            proportional to the machines' numbers of records, which are then public. None is equal weights.
 
     Raises:
         ValueError: if features or parameters are not finite, labels are out of range or not integers for classes, or
@@ -135,9 +133,8 @@ def general_problem(
         start: initial parameters, a pytree.
         constraint: set of allowed parameters, such as `Ball(radius)`. None is the whole space.
         lipschitz: bound on the gradient norm of one example's loss on the constraint set: one number, or one per
-            machine. None if no bound is known. Methods that do not clip need a bound.
+            machine. None if no bound is known.
         smoothness: Lipschitz constant of the gradient of one example's loss on the constraint set. None if unknown.
-            Some methods that do not clip need this constant.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.
@@ -150,16 +147,12 @@ def general_problem(
         test_machine_of: machine of each test example, int [tests], for metrics of every client. None if unknown.
         split: True if the pool's leaves have a first axis of machines.
         convolutions: computation of convolutions and pooling in the loss: "xla" by XLA's operations, "products" by
-            slices and matrix products. "auto" is "xla", except on a CPU. There it is "products", because gradients of
-            XLA's convolutions are slow in loops on a CPU. XLA always computes transposed convolutions, and all
-            convolutions at evaluations of the model. The results of "xla" and "products" differ by rounding.
+            slices and matrix products. "auto" is "xla", except on a CPU. There it is "products". The results of "xla"
+            and "products" differ by rounding.
         clipping: computation of clipped gradients. "rows" computes and clips the gradient of every record. "ghost"
-            (ghost clipping) never forms these gradients. It computes the norms of these gradients from the inputs and
-            output gradients of dense layers. The sum of the clipped gradients is a matrix product. "ghost" requires a
-            method whose messages are gradients at one point. For such a method, "auto" is "ghost" if the network has at
-            least 50,000 parameters and dense layers hold at least half of them. Otherwise, "auto" is "rows". Methods
-            that send bits to a shuffler (`BitMean`) always use "rows". Methods in which machines build up sums over
-            rounds (`Growing()`) use "rows" if a message uses one record.
+            (ghost clipping) never forms these gradients. "ghost" requires a method whose messages are gradients at one
+            point. For such a method, "auto" is "ghost" if the network has at least 50,000 parameters and dense layers
+            hold at least half of them. Otherwise, "auto" is "rows".
 
     Raises:
         ValueError: if the loss is not a scalar, data or parameters are not finite, or leaves of the pool have different
@@ -220,23 +213,20 @@ def procedural_problem(
 ) -> Problem:
     """Return a training problem whose examples are computed on demand instead of stored.
 
-    The data of a million machines then need no memory.
-
     Args:
         generate: pure function `(key, machine) -> example`. For a linear predictor, an example is (features, label).
             Each use of a machine's data has a new random key, so examples are independent.
         loss: a `LinearLoss` such as `Squared()` for a linear predictor, or a function `(params, example) -> scalar`.
         seed: seed of the data.
-        start: initial parameters. They are required if the loss is a function. For a linear predictor, None is the
-            point of the constraint set that is nearest to zero.
+        start: initial parameters. For a linear predictor, None is the point of the constraint set that is nearest to
+            zero.
         feature_bound: public bound on the norm of a feature vector, for a linear predictor. Vectors with a larger norm
             are scaled down to this norm. Non-finite vectors become zero, and labels are clipped to the loss's range.
         lipschitz: bound on the gradient norm of one example's loss, or None. For a linear predictor, None is the bound
             that follows from the loss and `feature_bound`.
         smoothness: Lipschitz constant of the gradient of one example's loss, or None. For a linear predictor, None is
             the constant that follows from the loss and `feature_bound`.
-        correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies. It is used if
-            the loss is a function.
+        correct: `(params, example) -> 1.0 if the prediction is correct, otherwise 0.0`, for accuracies.
         convolutions, clipping: computation of convolutions and of clipped gradients, described in `general_problem`.
         constraint: set of allowed parameters, such as `Ball(radius)`. None is the whole space.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.

@@ -25,11 +25,9 @@ class LinearLoss:
 
     Attributes:
         outputs: number of scores of an example, such as the number of classes. 0 means one scalar score.
-        classifies: True if labels are class indices. Default: True if `outputs` is positive. Set `classifies` for two
-            classes with one scalar score.
-        squared: True if the loss is half the squared error. The metric `relative_mse` requires this.
-        convex: True if the loss is convex in the score. A convex loss is also convex in the parameters, because the
-            score is linear in the parameters.
+        classifies: True if labels are class indices. Default: True if `outputs` is positive.
+        squared: True if the loss is half the squared error.
+        convex: True if the loss is convex in the score.
         least: lower bound on the loss, or −inf if no bound is declared.
     """
 

@@ -62,8 +62,7 @@ class Logistic(LinearLoss):
 
     For a `score_bound` b, let `c = clip(s, −b, b)` and `p = sigmoid(c)`. The loss is then `−y·log(10⁻¹² + p) − (1 −
     y)·log(10⁻¹² + 1 − p)`. For scores beyond the bound, this loss is constant, so it is not convex. Methods use the
-    derivative `p − y` for all scores, even beyond the bound. With b = 15, it is the loss in the experiments of Lowy &
-    Razaviyayn 2023.
+    derivative `p − y` for all scores. With b = 15, it is the loss in the experiments of Lowy & Razaviyayn 2023.
 
     Args:
         score_bound: largest absolute score, or None for no limit.

@@ -110,13 +110,13 @@ class Problem:
     """Optimisation problem of a federation: data, loss, constraint set and known constants.
 
     `linear_problem`, `general_problem` and `from_dataset` build it. It is a pytree: its arrays of examples and
-    parameters are leaves, and its other fields are static.
+    parameters are leaves.
 
     Attributes:
         pool: training examples of all machines, a pytree with leaves [examples, ...], or a `Procedural` object that
             computes examples on demand.
         test: held-out examples with the same structure, or None.
-        test_clients: machine to which each test example belongs, for metrics of every client, or None if unknown.
+        test_clients: machine to which each test example belongs, or None if unknown.
         start: initial parameters of every run, a pytree.
         constraint: `Ball`, `Box`, `Simplex`, `L1Ball`, `WholeSpace`, or a custom set.
         optimum: exact minimiser, with the structure of `start`, or None if unknown.
@@ -130,15 +130,14 @@ class Problem:
         lipschitz_note: remark on `own_lipschitz`, such as its source. The text of a guarantee includes this remark.
         partition_table: records of the pool that each machine owns. None if machines own no records: a record is then
             assigned to a machine when the machine uses it.
-        machine_weights: weights p_i, with sum 1, of the machines' mean losses F_i in the objective Σ_i p_i·F_i. "sizes"
-            is proportional to the machines' numbers of records, which are then public. None is equal weights. The
-            metric of the training loss weights all records equally in any case.
+        machine_weights: weights, with sum 1, of the machines' mean losses in the objective. "sizes" is proportional to
+            the machines' numbers of records, which are then public. None is equal weights. The metric of the training
+            loss weights all records equally in any case.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         excess: exact excess risk `params -> scalar`, or None if unknown.
         not_covered: texts that name values which were computed from private records before any run, such as a mean for
             scaling. No guarantee covers these values.
-        raw_rows: conversion of raw rows, such as rows of a table, to features. Predictions for new rows use it. None if
-            new rows are given as features.
+        raw_rows: conversion of raw rows, such as rows of a table, to features. None if new rows are given as features.
     """
 
     pool: Any

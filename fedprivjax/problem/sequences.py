@@ -66,9 +66,6 @@ class TokenLoss(LinearLoss):
 class LSTM(nn.Module):
     """Recurrent network for sequences of tokens: an embedding, LSTM layers, and a dense layer.
 
-    The state of the LSTM after a token depends on this token and on all tokens before it. The dense layer computes
-    scores from the state: for each token, or only for the whole sequence.
-
     Attributes:
         hidden: widths of the LSTM layers.
         embedding: number of features into which a token is embedded.

@@ -35,16 +35,14 @@ class Moreau(LinearLoss):
     """Smooth version of each record's loss f: the Moreau envelope `f_b(w) = min over v of f(v) + (b/2)·‖w − v‖²`.
 
     Here w are the parameters, and v ranges over all parameters, also outside the constraint set. `ball_envelope` is the
-    variant with v in a ball. The gradient of the envelope has Lipschitz constant b, the `strength`. The envelope has
-    the loss's Lipschitz constant G, and is at most G²/(2b) below the loss.
+    variant with v in a ball. The envelope has the loss's Lipschitz constant G, and is at most G²/(2b) below the loss.
 
-    The envelope has a closed form for `Hinge`, `Absolute` and `Pinball`. For a smooth loss of one score, a fixed number
-    of bisections and Newton steps computes the envelope. A run's metrics report the loss of the envelope. The excess
-    risk is also computed from the envelope, unless the problem defines `excess`.
+    A run's metrics report the loss of the envelope. The excess risk is also computed from the envelope, unless the
+    problem defines `excess`.
 
     Args:
         loss: `Hinge`, `Absolute`, `Pinball`, or a convex smooth loss of one score.
-        strength: smoothness constant b of the envelope, positive. A larger b gives a closer, less smooth approximation.
+        strength: smoothness constant b of the envelope, positive.
 
     Raises:
         ValueError: if the strength is not positive. Also if the loss has several scores, is not convex, is already
@@ -156,8 +154,7 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
 
     Here w are the parameters, b is the `strength`, and h is the loss as a function of the score ⟨v, x⟩ of the features
     x. `Moreau` is the variant without a restriction of v. On the ball, the envelope's gradient has Lipschitz constant
-    b, and the envelope has the Lipschitz constant of the loss. The two envelopes are equal at w if the minimiser v of
-    `Moreau` is in the ball. `Moreau` is faster for a linear predictor.
+    b, and the envelope has the Lipschitz constant of the loss. `Moreau` is faster for a linear predictor.
 
     Args:
         loss: `Hinge`, `Absolute` or `Pinball`.
