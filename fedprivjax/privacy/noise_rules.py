@@ -60,7 +60,7 @@ def noise_std(
     * "accountant": the smallest noise whose accounted ε is at most the target.
     * "advanced": `σ² = 256·L²·R·ln(2.5R/δ)·ln(2/δ)/(nε)²`, or `σ² = 32·L²·ln(1.25/δ)/(Kε)²` if each record is in one
       message only. It is a theorem, valid but conservative.
-    * "paper_moments": `σ² = 8·L²·R·ln(1/δ)/(nε)²`. Its claimed ε is invalid.
+    * "paper_moments": `σ² = 8·L²·R·ln(1/δ)/(nε)²`.
 
     Args:
         rule: name of the rule, a key of `NOISE_RULES`.

@@ -61,9 +61,9 @@ class SentNoise(NamedTuple):
     Attributes:
         variances: noise variance of one coordinate of each message, divided by the square of the protocol's
             `noise_std`; float64 [rounds, per_round]. The variances exclude shared noise that cancels (see `cancels`).
-        once: True if the protected unit (a record or a machine) changes only one message of the run. False if the unit
-            may change all messages of its machine. Also set `once` to True if the run's `Event` itself composes the
-            messages, and only needs the message with the least noise.
+        once: True if the protected unit changes only one message of the run. False if the unit may change all messages
+            of its machine. Also set `once` to True if the run's `Event` itself composes the messages, and only needs
+            the message with the least noise.
         covariance: None if the noise of different messages is independent. Otherwise, it is a function
             `covariance(machines, hidden)` that returns the covariance of the noise of a round's n messages in one
             coordinate; [n, n]. The result is divided by `noise_std` squared. `machines` has the index of each message's

@@ -57,7 +57,7 @@ def linear_problem(
         excess: exact excess risk, `params -> scalar`. None takes the mean loss minus the mean loss at `optimum`, on the
             test set if `test` is given, otherwise on the training examples.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
-        test_machine_of: machine of each test example, int [tests], for metrics of every client. None if unknown.
+        test_machine_of: machine of each test example, int [tests]. None if unknown.
         lipschitz: declared bound on the gradient norm of one example's loss: one number, or one per machine. It
             replaces the bound that follows from `feature_bound`, and is not verified.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
@@ -127,7 +127,7 @@ def general_problem(
     """Return a training problem whose loss is any scalar function of parameters and one example.
 
     Args:
-        function: loss of one example, `(params, example) -> scalar`, such as the loss of a flax module.
+        function: loss of one example, `(params, example) -> scalar`.
         pool: examples of all machines, a pytree with leaves [examples, ...]. With `split`, the leaves are [machines,
             examples, ...].
         start: initial parameters, a pytree.
@@ -144,11 +144,10 @@ def general_problem(
         excess: exact excess risk, `params -> scalar`. None takes the mean loss minus the mean loss at `optimum`, on the
             test set if `test` is given, otherwise on the training examples.
         partition_table: indices of the examples that each machine owns, int [machines, max_records], padded with −1.
-        test_machine_of: machine of each test example, int [tests], for metrics of every client. None if unknown.
+        test_machine_of: machine of each test example, int [tests]. None if unknown.
         split: True if the pool's leaves have a first axis of machines.
         convolutions: computation of convolutions and pooling in the loss: "xla" by XLA's operations, "products" by
-            slices and matrix products. "auto" is "xla", except on a CPU. There it is "products". The results of "xla"
-            and "products" differ by rounding.
+            slices and matrix products. "auto" is "products" on a CPU, and "xla" elsewhere.
         clipping: computation of clipped gradients. "rows" computes and clips the gradient of every record. "ghost"
             (ghost clipping) never forms these gradients. "ghost" requires a method whose messages are gradients at one
             point. For such a method, "auto" is "ghost" if the network has at least 50,000 parameters and dense layers

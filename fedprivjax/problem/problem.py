@@ -137,7 +137,7 @@ class Problem:
         excess: exact excess risk `params -> scalar`, or None if unknown.
         not_covered: texts that name values which were computed from private records before any run, such as a mean for
             scaling. No guarantee covers these values.
-        raw_rows: conversion of raw rows, such as rows of a table, to features. None if new rows are given as features.
+        raw_rows: conversion of raw rows to features. None if new rows are given as features.
     """
 
     pool: Any

@@ -213,10 +213,9 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
     """Accelerated noisy minibatch SGD (AC-SA), which protects records of each machine without a trusted server.
 
     In each round, machines (clients) send noisy mean gradients over samples of their own records. The server takes
-    accelerated steps along the mean of these messages (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2). With
-    the sampler "disjoint", every record is used at most once.
+    accelerated steps along the mean of these messages (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2).
 
-    A run has one or several *stages*. Each stage restarts the acceleration at the output of the previous stage.
+    A run has one or several *stages*, each of which restarts the acceleration.
 
     Attributes:
         epsilon: target ε: one number for all machines, or one for each. It holds at the δ of the machine, see `delta`.
@@ -230,25 +229,22 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
-            `sampler` is "full" or a `Sampler` object.
+        batch: K, number of records in a message: one number for all machines, or one for each.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
             object with its own K, such as `Subset(10)`.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
-            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
+            by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
-            noise_rule = "accountant". It also needs sampler = "poisson" with a `rate`, or a `Poisson` object with one.
+            Poisson samples of a public `rate`.
         noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
             `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
-            belongs to the target `epsilon`. Each machine adds the noise that its own target needs. None gives all
-            machines the target `epsilon`. It must be None if `epsilon` is a list.
+            belongs to the target `epsilon`. None gives all machines the target `epsilon`.
         form: "plain" has one stage. "regularised" has one stage, and adds (λ/2)·‖w − w_0‖² to the loss of parameters w,
             where w_0 are the initial parameters. "multistage" needs a strongly convex loss. Each of its stages halves a
-            bound on the excess loss, and the run has as many stages as its rounds allow. If `step_size` is given, or
-            the run is too short for the first stage, "multistage" has one stage.
+            bound on the excess loss. If `step_size` is given, "multistage" has one stage.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
         regularisation: λ of the form "regularised". None is λ = f·V/(D·√R) of the theory. Here f is `factor`, V² is
             `variance`, D is the distance from the start to the optimum, and R is the number of rounds.
@@ -258,22 +254,17 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         variance: V², bound on the mean squared error of a round's mean gradient. None is the mean squared norm of the
             noise plus a bound for the sampling of records and machines.
         printed: for the form "multistage": True uses the default step sizes that the paper prints. False uses corrected
-            step sizes, which are at most as large. `fedprivjax.theory.lowy_razaviyayn.acsa_stages` states both
-            formulas.
+            step sizes. `fedprivjax.theory.lowy_razaviyayn.acsa_stages` states both formulas.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` in
-            round r is r·s/2. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out
-            `step_size`. Its updates are multiplied by r/2. `ServerOptimizer` lists all forms. An optimiser needs the
-            form "plain" and a `strong_convexity` of 0. With an optimiser, no error bound is known, and `optax.adam`
-            needs a `step_size`. If `server` is None, steps are plain gradient steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
-            every machine took part in every round. "plan" is the smallest noise that meets the target on the
-            participation schedule of the run.
+            round r is r·s/2. The updates of an optimiser with its own learning rate are multiplied by r/2.
+            `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
+            the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         schedule: a row (r, 1/s, b) for each round, shape [rounds, 3]; set by `calibrate`. Here r is the number of the
             round in its stage, from 1, and s is the step size of the stage. b is 1 in the first round of a stage, and 0
-            in its other rounds. The server takes no step in rounds after the last stage. Their rows have r = 0 and b =
-            1.
+            in its other rounds.
 
     **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
     covers all messages of machine i together (record-level DP between silos, ISRL-DP).

@@ -205,8 +205,7 @@ class DPMu2(MessageSettings):
             message instead.
         step_size: η, step size of the server. Default: the step of the theory, at which noise moves x_T by at most
             about the diameter of the constraint set. `fedprivjax.theory.reshef_levy.step_size` computes this step. With
-            a `clip`, the default is a rule of thumb without a theorem: the distance
-            `fedprivjax.method.default_steps.gathered_reach` replaces the diameter.
+            a `clip`, the default is a rule of thumb without a theorem.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of s, enforced by clipping. If `clip` is None, the guarantee relies on the bound G
             + 2LD. Here G is the Lipschitz constant of the problem, L its smoothness, and D the diameter of its
@@ -218,36 +217,29 @@ class DPMu2(MessageSettings):
             * A key of `fedprivjax.noise.chooser.NOISE_SCHEDULES`, such as "uniform" for equal noise in all messages.
             * A list of positive numbers: the relative noise of a machine's first, second, … message. Only ratios
               matter.
-            * {"toeplitz": p}: noise correlated by `Toeplitz(p)`, the p-th power of the matrix of running sums.
-              "toeplitz" means p = 0.7.
+            * {"toeplitz": p}: noise correlated by `Toeplitz(p)`. "toeplitz" means p = 0.7.
             * "optimal": noise correlated by a matrix that nearly minimises the noise in the points x_t (`Optimal`).
             * A `SumFactor`, or a lower triangular matrix with columns of L2 norm at most 1: noise correlated by this
               matrix.
             * An object whose `materialize(n)` returns a lower triangular matrix for n messages: noise correlated by
               this matrix.
         relative_privacy: one number for each machine, proportional to the machine's own μ. The largest number belongs
-            to the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy` must be
-            None.
+            to the target μ. None gives all machines the target μ.
         cancel: True if a machine subtracts the noise of its previous message from its next message, so that noise does
-            not accumulate in q̃_t. False omits the subtraction, and needs trust = "none" and noise_schedule =
-            "uniform".
+            not accumulate in q̃_t. False omits the subtraction.
         batch: K, number of records in a message. The message is the mean of the vectors s of these records, which are
-            clipped one by one. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining
-            records.
+            clipped one by one.
         server: optimiser of the server's steps, which receives q̃_t as its gradient. The learning rate of `optax.adam`
-            (or "adam") is `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave
-            out `step_size`. `ServerOptimizer` lists all forms. With an optimiser, no error bound is known, and
-            `optax.adam` needs a `step_size`. If `server` is None, steps are plain gradient steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the participation schedule of the run.
+            (or "adam") is `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient
+            steps.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
+            "plan" is the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
 
-    **Privacy**: μ-GDP for replacing one record of a machine, with μ = (2S/(K·noise_std))·√Σ_k 1/r_k². The sum is over
-    the messages k of the machine. S is the bound on the norm of s: C, or G + 2LD without a `clip`. With a trusted
-    server and m machines in a round, S/m replaces S, and the sum is over all rounds. The factors r_k are scaled such
-    that μ is at most 2S/(K·noise_std). The same bound holds for correlated noise, and for cancel = False.
+    **Privacy**: μ-GDP for replacing one record of a machine. The factors r_k are scaled such that μ is at most
+    2S/(K·noise_std). S is the bound on the norm of s: C, or G + 2LD without a `clip`. With a trusted server and m
+    machines in a round, S/m replaces S. The same bound holds for correlated noise, and for cancel = False.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

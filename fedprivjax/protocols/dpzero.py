@@ -42,11 +42,10 @@ class DPZero(Algorithm):
     all q, η the step size, and Π the projection onto the constraint set.
 
     Attributes:
-        radius: λ, a positive number. The two points w ± λ·u have the distance λ·√d from w. If λ is small, rounding
-            errors of the losses matter, because they are divided by 2λ.
+        radius: λ, a positive number. If λ is small, rounding errors of the losses matter.
         server: optimiser of the server's steps, which receives q̄·u as its gradient. The learning rate of `optax.adam`
-            (or "adam") is `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave
-            out `step_size`. `ServerOptimizer` lists all forms. If `server` is None, the server takes the step above.
+            (or "adam") is `step_size`. `ServerOptimizer` lists all forms. If `server` is None, the server takes the
+            step above.
 
     >>> from fedprivjax import NoisyMessages, Protocol, Uniform, datasets, from_dataset, simulate
     >>> method = Protocol(DPZero(), privacy=NoisyMessages(clip=1.0), epsilon=8.0, step_size=0.01)

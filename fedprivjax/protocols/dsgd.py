@@ -42,34 +42,30 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
-            belongs to the target `epsilon`. Each machine adds the noise that its own target needs. None gives all
-            machines the target `epsilon`. It must be None if `epsilon` is a list.
-        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
-            `sampler` is "full" or a `Sampler` object.
+            belongs to the target `epsilon`. None gives all machines the target `epsilon`.
+        batch: K, number of records in a message: one number for all machines, or one for each.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
             object with its own K, such as `Subset(10)`.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
-            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
+            by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
-            noise_rule = "accountant". It also needs sampler = "poisson" with a `rate`, or a `Poisson` object with one.
+            Poisson samples of a public `rate`.
         noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
             `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
-            every machine took part in every round. "plan" is the smallest noise that meets the target on the
-            participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
+            the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         mixing: weights of the averages over neighbours: a graph, a matrix of weights, or a list of graphs or matrices
             for consecutive rounds. A graph is, for example, "ring", "complete" or a networkx graph. `Gossip` lists all
             forms.
-        noise_schedule: "independent", or a `Pairwise`, with which machines add independent noise, and noise that they
-            share with neighbours.
+        noise_schedule: "independent", or a `Pairwise`.
         server: optimiser of every machine's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
             `step_size`. The updates of an optimiser with its own learning rate, such as `optax.adam(0.1)`, are
-            multiplied by `step_size`. With step_size = 1, the updates are used unchanged. `ServerOptimizer` lists all
-            forms. If `server` is None, steps are plain gradient steps.
+            multiplied by `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient
+            steps.
 
     **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
     covers all messages of machine i together. Averaging is post-processing.

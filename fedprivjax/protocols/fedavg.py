@@ -61,12 +61,11 @@ class LocalGradientSteps(LocalAlgorithm):
     Attributes:
         prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
             proximal term.
-        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
-            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
-            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
+            `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
+            own learning rate, such as `optax.adam(0.1)`.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
-            server adds the mean update to its point.
+            lists all forms. If `server` is None, the server adds the mean update to its point.
         local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
             `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         server_steps: learning rate of each round, shape [rounds], if `server_step` is a function; set before a run.
@@ -130,14 +129,12 @@ class FedAvg(Protocol):
     Attributes:
         unit: protected unit. "record" protects one record by noise in every local step. "machine" protects all records
             of a machine by noise on clipped updates. Default: no privacy.
-        mu: target μ of Gaussian DP; inf is non-private. A private run needs exactly one of `mu`, `epsilon` and
-            `noise_std`. A run without `unit` needs none of them.
+        mu: target μ of Gaussian DP; inf is non-private.
         epsilon: target ε at the run's δ; inf is non-private.
         noise_std: standard deviation per coordinate of the noise. With unit = "record", the noise is in the mean
-            gradient of a local step. With unit = "machine", the noise is in the mean update if the server is trusted,
-            and in each update otherwise. For correlated noise, see `noise_schedule`. With an `AdaptiveClip`,
-            `noise_std` is a noise multiplier: messages are scaled to norm at most 1. The noise is in the sum of the
-            scaled messages if the server is trusted, and in each scaled message otherwise.
+            gradient of a local step. With unit = "machine", it is in the mean update if the server is trusted, and in
+            each update otherwise. For correlated noise, see `noise_schedule`. With an `AdaptiveClip`, `noise_std` is a
+            noise multiplier.
         step_size: η, step size of the local steps. Required, except if the optimiser `local` has its own learning rate.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If `clip` is None, runs with noise and
@@ -146,29 +143,25 @@ class FedAvg(Protocol):
             An `AdaptiveClip` is a bound that follows the norms of the updates.
         prox: ρ, strength of the proximal term of FedProx, or None for FedAvg.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. The optimiser receives −Δ as its gradient. If `server` is None, the server adds Δ to w_r.
-            SGD with momentum gives FedAvgM, Adam gives FedAdam, and Yogi gives FedYogi.
-        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
-            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
-            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+            lists all forms. If `server` is None, the server adds Δ to w_r.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
+            `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
+            own learning rate, such as `optax.adam(0.1)`.
         local: optimiser of the local steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
-            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
-            `ServerOptimizer` lists all forms. The optimiser receives g_k + ρ·(v − w_r) as its gradient, and its state
-            is reset in every round. If `local` is None, machines take the local steps above.
-        local_epochs: number of passes over a machine's records in a round. Give either `local_epochs` or `local_steps`.
+            `step_size`. The optimiser's state is reset in every round. If `local` is None, machines take the local
+            steps above.
+        local_epochs: number of passes over a machine's records in a round.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
             each machine. The numbers of steps are public, and must not depend on the data.
-        batch: B, number of records of a local step, or None for all records of the machine. With the sampler "full",
-            `batch` must be None.
-        sampler: sampler of the records of a local step: "subset", "replacement", "poisson" or "full". With
-            `local_epochs`, it must be "subset".
-        rate: public probability with which a local step uses each record, for sampler = "poisson" only. The sum of the
-            gradients is divided by B for any `rate`. Default: B divided by the machine's number of records.
+        batch: B, number of records of a local step, or None for all records of the machine.
+        sampler: sampler of the records of a local step: "subset", "replacement", "poisson" or "full".
+        rate: public probability with which a local step uses each record, for sampler = "poisson" only. Default: B
+            divided by the machine's number of records.
         trust: "server" if a trusted server adds the noise, or "none" if the machines add it. Default: "server" with
             unit = "machine", otherwise "none".
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". With unit = "machine", a
-            machine is removed by setting its updates to zero. With unit = "record", "add-or-remove-one" needs sampler =
-            "poisson" with a `rate`, or a `Poisson` object with a rate.
+            machine is removed by setting its updates to zero. With unit = "record", "add-or-remove-one" needs Poisson
+            samples of a public `rate`.
         noise_schedule: correlation of the noise over rounds, with unit = "machine". One of:
 
             * "independent": independent noise in every round.
@@ -179,25 +172,19 @@ class FedAvg(Protocol):
             * A lower triangular matrix F with one row per round, or an object whose `materialize(rounds)` returns F.
               The server publishes F·x plus independent noise of standard deviation `noise_std`, where row t of x is the
               mean update of round t.
-            * A `Pairwise`, for trust = "none": machines add independent noise, and noise that pairs of machines share.
+            * A `Pairwise`, for trust = "none".
 
-            All forms except "independent" and `Pairwise` need trust = "server". With "tree", "toeplitz" or "optimal",
-            `noise_std` is the standard deviation of the noise in the mean update of the first round.
+            With "tree", "toeplitz" or "optimal", `noise_std` is the standard deviation of the noise in the mean update
+            of the first round.
         window: number of last iterates whose mean is reported.
         encoder: `Encoder` that compresses messages, such as `Quantiser(levels=16)`, or None for no compression.
-            Machines add their noise before encoding. A trusted server clips encoded messages to the norm bound of the
-            encoder, and calibrates its noise to this bound.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the participation schedule of the run.
+            Machines add their noise before encoding.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
+            "plan" is the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
 
-    If machines take unequal numbers of local steps, some computed steps change nothing. `Run.costs["idle_steps"]` is
-    the fraction of these steps.
-
-    By default, all updates have the same weight in Δ. If the problem has `machine_weights`, the weights of the updates
-    are proportional to them.
+    If the problem has `machine_weights`, the weights of the updates are proportional to them.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine (`unit`), under the neighbouring
     relation `relation`, against the adversary that `trust` implies.

@@ -34,8 +34,8 @@ class FedExP(LocalAlgorithm):
     """FedExP (Jhunjhunwala et al. 2023): FedAvg with longer server steps if the updates of machines differ more.
 
     Let Δ_i be the update of machine (client) i in a round, Δ the mean of all Δ_i, and s the mean of all ‖Δ_i‖². The
-    server of FedAvg adds Δ to its point, but the server of FedExP adds η_g·Δ. The factor is η_g = max(1, s/(2·(‖Δ‖² +
-    κ))), with κ = `offset`. The run reports the mean of the last two iterates.
+    server adds η_g·Δ to its point. The factor is η_g = max(1, s/(2·(‖Δ‖² + κ))), with κ = `offset`. The run reports the
+    mean of the last two iterates.
 
     Attributes:
         offset: κ, a small positive number that keeps η_g finite.
@@ -45,7 +45,7 @@ class FedExP(LocalAlgorithm):
             lists all forms. The optimiser receives −η_g·Δ as its gradient. If `server` is None, the server adds η_g·Δ
             to its point.
         server_step: learning rate of the optimiser `server`, a number. Leave it out if there is no `server`, or if the
-            `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+            `server` has its own learning rate, such as `optax.adam(0.1)`.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

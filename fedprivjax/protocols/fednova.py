@@ -35,23 +35,20 @@ class FedNova(LocalGradientSteps):
     """FedNova (Wang et al. 2020): FedAvg with normalised updates, for machines with unequal numbers of local steps.
 
     The update of a machine (client) is divided by the machine's *effective* number of steps. For plain steps, the
-    effective number is the number of steps. With an optimiser or a proximal term, it is a distance divided by the step
-    size: the distance that the local steps would move one parameter if all its gradients were 1. The server adds τ
-    times the weighted mean of the normalised updates. By default, τ is the weighted mean of the effective numbers of
-    steps of the round's machines.
+    effective number is the number of steps. The server adds τ times the weighted mean of the normalised updates. By
+    default, τ is the weighted mean of the effective numbers of steps of the round's machines.
 
     Attributes:
         effective: fixed value of τ, as a fraction in (0, 1] of the largest number of steps of any machine. With None,
             machines also send their effective numbers of steps. With an `update_clip` (`LocalPrivacy`), an effective
-            number is clipped together with the update, so less of the bound is left for the update.
+            number is clipped together with the update.
         prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
             proximal term.
-        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
-            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
-            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
+            `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
+            own learning rate, such as `optax.adam(0.1)`.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. The optimiser receives minus τ times the mean normalised update as its gradient. If
-            `server` is None, the server takes the step above.
+            lists all forms. If `server` is None, the server takes the step above.
         local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
             `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         window: number of last iterates whose mean is reported.

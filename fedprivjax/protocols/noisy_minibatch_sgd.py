@@ -253,17 +253,13 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
     """Noisy minibatch SGD: machines send noisy mean gradients of samples of their own records.
 
     In each of R rounds, M machines (clients) take part. Each of them sends the mean gradient of K of its records at the
-    server's point w_r, plus noise N(0, σ²·I). The server takes the step w_{r+1} = Π(w_r − η·ḡ), where ḡ is the mean of
-    the messages, η the step size, and Π the projection onto the constraint set. At the end, the server reports a
-    weighted mean of w_0 … w_{R−1}. The method is Algorithm 1 of Lowy & Razaviyayn 2023, or with a shuffler (`trust`)
-    their Algorithm 3.
+    server's point w_r, plus noise N(0, σ²·I). The server takes a projected step along the mean of the messages.
 
     Attributes:
         epsilon: target ε: one number for all machines, or one for each. It holds at the δ of the machine, see `delta`.
             With inf, the run has no noise.
         relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
-            belongs to the target `epsilon`. Each machine adds the noise that its own target needs. None gives all
-            machines the target `epsilon`. It must be None if `epsilon` is a list, or if trust = "shuffler".
+            belongs to the target `epsilon`. None gives all machines the target `epsilon`.
         noise_std: σ, standard deviation per coordinate of the noise in a message, given instead of `epsilon`. If the
             noises of machines differ, σ is the largest one.
         step_scale: factor by which the given or default step size is multiplied.
@@ -279,35 +275,28 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             relies on the Lipschitz constant that the problem states.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown. A positive modulus determines the
             default step size, and gives later iterates larger weights in the reported mean.
-        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
-            `sampler` is "full" or a `Sampler` object.
+        batch: K, number of records in a message: one number for all machines, or one for each.
         sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
             object with its own K, such as `Subset(10)`.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
-            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
+            by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
-            noise_rule = "accountant". It also needs sampler = "poisson" with a `rate`, or a `Poisson` object with one.
+            Poisson samples of a public `rate`.
         noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
             `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
-        trust: "none", or "shuffler" for a trusted shuffler, which hides who sent which message of a round. With a
-            shuffler, less noise meets the target. A shuffler needs batch = 1, sampler = "subset" or "replacement", and
-            the same number of machines in all rounds. All machines must have equal numbers of records, targets and
-            gradient bounds.
+        trust: "none", or "shuffler" for a trusted shuffler, which hides who sent which message of a round. A shuffler
+            needs batch = 1, sampler = "subset" or "replacement", and the same number of machines in all rounds. All
+            machines must have equal numbers of records, targets and gradient bounds.
         window: number of last iterates, including w_R, whose mean is reported. None reports the weighted mean of w_0 …
             w_{R−1}.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
-            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
-            `ServerOptimizer` lists all forms. If `strong_convexity` is positive, `server` must be None, because the
-            weights of the reported mean assume plain steps. If `server` is None, steps are plain gradient steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
-            every machine took part in every round. "plan" is the smallest noise that meets the target on the
-            participation schedule of the run.
+            `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
+            the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
-
-    The problem states the weight and the Lipschitz constant of each machine, and the distance to the optimum.
 
     **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
     covers all messages of machine i together (record-level DP between silos, ISRL-DP). With a shuffler, it is (ε, δ)-DP

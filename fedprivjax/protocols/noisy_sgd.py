@@ -263,9 +263,9 @@ class NoisySGD(MessageSettings):
             noise is in the mean of the messages, otherwise in each message. With `relative_privacy`, machine i has
             max(r)/r_i times this noise, where r is `relative_privacy`.
         step_size: step size of the server. Default: D/√(T·(G² + d·σ²)). Here D is the assumed distance to the optimum
-            (`problem.travel`), G the Lipschitz constant, d the number of parameters, and σ the standard deviation per
-            coordinate of the noise in the mean gradient. If a `clip` C is at least G, C replaces G. If gradients are
-            clipped to C < G, the default is a rule of thumb without a theorem
+            (`problem.travel`), G the Lipschitz constant or a larger `clip`, d the number of parameters, and σ the
+            standard deviation per coordinate of the noise in the mean gradient. If `clip` is below the Lipschitz
+            constant, the default is a rule of thumb without a theorem
             (`fedprivjax.method.default_steps.plain_clipped_step`).
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
@@ -273,26 +273,21 @@ class NoisySGD(MessageSettings):
         trust: "none" if every message is public and machines add the noise. "server" if a trusted server adds the
             noise.
         relative_privacy: one number for each machine, proportional to the machine's own μ. The largest number belongs
-            to the target μ. None gives all machines the target μ. Unless trust = "none", `relative_privacy` must be
-            None.
+            to the target μ. None gives all machines the target μ.
         batch: K, number of records in a message. The message is the mean of the gradients of these records, which are
-            clipped one by one. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining
-            records.
+            clipped one by one.
         average: True to report the mean of the iterates instead of the last iterate. Metrics evaluate both.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
-            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
-            `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps. For `optax.adam`,
-            the default `step_size` is rescaled: if all gradients were equal, the optimiser would move as far in T
-            rounds as plain steps of the default size above.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the participation schedule of the run.
+            `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps. For
+            `optax.adam`, the default `step_size` is rescaled.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
+            "plan" is the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
 
     **Privacy**: μ-GDP for replacing one record, with μ = 2G/(K·noise_std). With a trusted server, μ =
     2G/(K·m·noise_std). With a `clip`, C replaces G. With `relative_privacy`, the μ of machine i is r_i/max(r) times
-    this value. A record affects one message, and everything else is post-processing.
+    this value.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

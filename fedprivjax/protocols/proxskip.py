@@ -40,8 +40,7 @@ class ProxSkip(LocalAlgorithm):
     weights.
 
     Attributes:
-        probability: p. In the paper, the server averages after a step with probability p, but here it averages after a
-            fixed number of steps. None is 1/K, where K is the largest number of local steps of a machine in a round.
+        probability: p. None is 1/K, where K is the largest number of local steps of a machine in a round.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

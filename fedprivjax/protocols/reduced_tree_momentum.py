@@ -61,9 +61,8 @@ class ReducedTreeMomentum(MomentumProtocol):
     """Tree momentum with less noise, for smooth losses and records in cyclic order (Tran & Cutkosky 2022, Algorithm 2).
 
     Machines (clients) go through their records in epochs of N rounds, always in the same order. As in `TreeMomentum`,
-    the server takes steps of fixed length η along a noisy momentum. The *anchor* of an epoch is its first iterate. A
-    record changes the difference of gradients at two nearby points less than it changes a gradient, so differences need
-    less noise. The momentum is therefore computed from three sums over rounds:
+    the server takes steps of fixed length η along a noisy momentum. The *anchor* of an epoch is its first iterate. The
+    momentum is computed from three sums over rounds:
 
     * gradients at anchors,
     * differences: the gradient at an anchor minus the gradient of the same records at the previous anchor,
@@ -76,18 +75,16 @@ class ReducedTreeMomentum(MomentumProtocol):
         mu: target μ of Gaussian DP. With inf, the run has no noise.
         epsilon: target ε at the run's δ, given instead of `mu`.
         noise_std: σ, standard deviation per coordinate of a node's noise. The first tree, for gradients at anchors, has
-            this noise in all nodes whose last round is in the first two epochs. The noise of all other nodes has
-            standard deviation σ times a number in `stds`.
+            this noise in all nodes whose last round is in the first two epochs.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 9). If gradients are clipped below
             the Lipschitz constant, and the assumed distance to the optimum (`problem.travel`) is finite, the default is
-            a rule of thumb without a theorem: the smaller of `TreeMomentum`'s default and C/(8NL), for smoothness L.
+            a rule of thumb without a theorem.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
             requires.
         reset_rate: γ in [0, 1], weight in the estimate G_e of the gradient at the anchor of epoch e: G_e = γ·A + (1 −
             γ)·(G_{e−1} + D). Let a_e be this gradient without noise. A is a_e with noise of the first tree. D is a_e −
-            a_{e−1} with noise of the second tree. The estimate of the gradient at an iterate of epoch e is G_e plus the
-            residual, with noise of the third tree. None is min(η·N, 1/2).
+            a_{e−1} with noise of the second tree. None is min(η·N, 1/2).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. K must
@@ -96,34 +93,22 @@ class ReducedTreeMomentum(MomentumProtocol):
         allocation: division of the noise between the trees, a key of `fedprivjax.noise.factors.reduced.ALLOCATIONS`.
             "optimal" gives the smallest noise in the momentum at the target privacy. "paper" is the division of the
             paper.
-        noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
-            is used. "paper" is the noise of Theorem 8, and needs allocation = "paper", calibrate_to = "rule" and no
-            `adversary`.
+        noise_rule: "accountant" computes the smallest noise that meets the target. "paper" is the noise of Theorem 8.
         trust: "server" for three trees whose nodes are sums of means over the machines. "none" for three trees per
             machine.
-        relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
-            proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None is r_i = 1 for all
-            machines.
+        relative_privacy: one number r_i for each machine i, for trust = "none" only. The μ of machine i is at most the
+            target times r_i/max(r). None is r_i = 1 for all machines.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
-            the smallest noise that meets the target on the participation schedule of the run, and needs noise_rule =
-            "accountant".
+            the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
         stds: noise of the nodes divided by σ, for each of five groups of nodes with equal noise; set by `calibrate`.
         epoch: N; set by `calibrate`.
-        slack: allowance for rounding errors and for the distance from the start to the constraint set, added to bounds
-            on the distance between two points; set by `calibrate`.
+        slack: allowance for rounding errors and for the distance from the start to the constraint set; set by
+            `calibrate`.
 
-    **Privacy**: μ-GDP for replacing one record, with μ² = Σ (s/τ)² for the worst record. The sum is over all nodes of
-    the three trees. τ is the standard deviation of a node's noise. s bounds the change of the node if the record is
-    replaced: s is the sum of B·(α/K)·(1−α)^k over those rounds of the node that use the record. Here k is the number of
-    rounds from such a round to the last round of the node. For a loss with smoothness L, the factor B is
-
-    * 2C for gradients at anchors,
-    * 2·min(ηNL, 2C) for differences,
-    * 2·min(ηpL, 2C) for the residual of a round that is p rounds after the first round of its epoch.
-
-    With a trusted server, s is divided by the number of machines. Without a clip, C is the Lipschitz constant.
+    **Privacy**: μ-GDP for replacing one record. The loss must be L-smooth, for the smoothness L that the problem
+    states.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

@@ -58,12 +58,11 @@ class ControlVariates(LocalGradientSteps):
             clipped together, as one message.
         prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
             proximal term.
-        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, which
-            starts at 0, such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if
-            the `server` has its own learning rate, such as `optax.adam(0.1)`. Any other `server` needs a `server_step`.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
+            `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
+            own learning rate, such as `optax.adam(0.1)`.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
-            server adds the mean update to its point.
+            lists all forms. If `server` is None, the server adds the mean update to its point.
         local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
             `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         window: number of last iterates whose mean is reported.
@@ -121,14 +120,13 @@ class Scaffold(FedAvg):
     """SCAFFOLD, not private, or private for one record (DP-SCAFFOLD) or for one machine.
 
     Every machine (client) i keeps a control variate c_i: the mean of its gradients in its last round. The server keeps
-    c, the mean of all c_i. Local steps go against the gradient plus c − c_i, because the data of machines differ.
-    Machines send their update and the change of c_i (Karimireddy et al. 2020; Noble et al. 2022).
+    c, the mean of all c_i. Local steps go against the gradient plus c − c_i. Machines send their update and the change
+    of c_i (Karimireddy et al. 2020; Noble et al. 2022).
 
     The settings are those of `FedAvg`. All machines have equal weights. `update_clip` bounds the joint L2 norm of two
     vectors of the same scale: the update, and the change of c_i times K·η. Here K is the largest number of local steps
     of a machine, and η the step size. With an `encoder`, machines keep exact c_i, but the server adds up encoded
-    changes. Its c contains the encoding errors of all messages so far. If the encoder is unbiased, the mean of these
-    errors is 0.
+    changes. Its c contains the encoding errors of all messages so far.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine, as in `FedAvg` with the same
     settings. The server computes c from the noisy values only.

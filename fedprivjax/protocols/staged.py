@@ -71,7 +71,7 @@ class Staged(Algorithm):
 
     Attributes:
         steps: algorithm of every stage, such as `SGD(average=True)`. The server of the algorithm must read the mean of
-            each round's messages, not sums over several rounds: its attribute `reads` must be `Mean()`.
+            each round's messages: its attribute `reads` must be `Mean()`.
         rounds: number of rounds of each stage, such as (60, 30, 10). The sum must be the number of rounds of the run. A
             single integer is the number of stages: the first stage has half of the run's rounds, each later stage has
             half as many rounds as the one before, and the last stage has all rounds that are left.
@@ -82,9 +82,6 @@ class Staged(Algorithm):
             of the run.
         begins: number of rounds before each stage; set by calibration.
         each: algorithms of all stages, stacked along a leading axis; set by calibration.
-
-    In a sweep, "algorithm.scales.1" is the factor of the second stage. Another factor does not recompile, nor does
-    another division of the same number of rounds into as many stages.
 
     >>> import numpy as np
     >>> from fedprivjax import Full, NoisyRecords, Protocol, datasets, from_dataset, simulate

@@ -145,9 +145,7 @@ class StaleMomentum(MessageSettings):
     point. The machine updates its momentum to q_i ← u + (t−1)/t'·q_i, and sends q_i with noise. In the first round of
     the machine, u = t·∇f(x_t; z) and q_i = u.
 
-    With q the mean of the messages of round t, step size η and the projection Π onto the constraint set, the server
-    takes the step w_{t+1} = Π(w_t − η·q), and averages: x_{t+1} = x_t + 2/(t+2)·(w_{t+1} − x_t). The output after T
-    rounds is x_T.
+    The server's steps are those of `DPMu2`, along the mean of the messages.
 
     Attributes:
         mu: target μ of Gaussian DP. With inf, the run has no noise.
@@ -155,11 +153,10 @@ class StaleMomentum(MessageSettings):
         noise_std: scale of the noise, given instead of `mu`. The k-th message of a machine has noise of standard
             deviation r_k·noise_std per coordinate. The factors r_k follow from `noise_schedule` and `relative_privacy`,
             and are scaled such that μ is at most 2C/(K·noise_std).
-        step_size: step size η of the server. Default without noise: 1/(4LT), for smoothness L and T rounds. Default
-            with noise: a rule of thumb without a theorem, at which the noise moves the last point w_{T+1} by min(D,
-            2·√d·G/L). Here D is the diameter of the constraint set, d the number of parameters, and G the Lipschitz
-            constant. With a `clip`, `fedprivjax.method.default_steps.step_by_theory` replaces these defaults if `batch`
-            exceeds 1, if D is infinite, or if L is infinite in a run without noise.
+        step_size: step size of the server. Default without noise: 1/(4LT), for smoothness L and T rounds. Default with
+            noise: a rule of thumb without a theorem. With a `clip`, `fedprivjax.method.default_steps.step_by_theory`
+            replaces these defaults if `batch` exceeds 1, if the constraint set has no finite diameter, or if L is
+            infinite in a run without noise.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of u, enforced by clipping. A run with noise needs a `clip`.
         relative_privacy: one number for each machine, proportional to the machine's own μ. The largest number belongs
@@ -167,21 +164,15 @@ class StaleMomentum(MessageSettings):
         batch: K, number of records in a message. The machine computes a vector u for each of these records, clips every
             vector, and uses their mean as u.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
-            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
-            `ServerOptimizer` lists all forms. With an optimiser, no error bound is known, and `optax.adam` needs a
-            `step_size`. If `server` is None, steps are plain gradient steps.
+            `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
         noise_schedule: "uniform" for equal noise in all messages of a machine, or a list of positive numbers, to which
             the factors r_1, r_2, … of a machine are proportional.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
+            "plan" is the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees all
             messages.
 
-    **Privacy**: μ-GDP per machine for replacing one record. A record first enters a message j of its machine. It has
-    the weight a_{j,j} = 1 there, and stays in all later messages k with a weight a_{j,k}, the product of the factors
-    (t−1)/t' of the messages after j, up to k. Let σ_k be the standard deviation of the noise in message k. Then
-    μ² = max_j Σ_{k≥j} (2C·a_{j,k}/(K·σ_k))².
+    **Privacy**: μ-GDP per machine for replacing one record. A record stays in all later messages of its machine.
     """
 
     noise_schedule: str | Sequence[float] = host_only("uniform")

@@ -45,26 +45,23 @@ def _bound(protocol: Any, problem: theory.ProblemConstants, settings: theory.Mom
 class TreeMomentum(MomentumProtocol):
     """Normalised SGD along a private momentum, also for non-convex losses (Tran & Cutkosky 2022).
 
-    The method is Algorithm 1 of the paper. Machines (clients) go through their own records in epochs of N rounds. With
-    g_t the mean gradient of round t, the momentum is m_t = (1−α)·m_{t−1} + α·g_t, and m̂_t is m_t plus noise. The
-    server takes the step w_{t+1} = Π(w_t − η·m̂_t/‖m̂_t‖), with step length η and the projection Π onto the constraint
-    set. The server reports a uniformly random iterate.
+    Machines (clients) go through their own records in epochs of N rounds. With g_t the mean gradient of round t, the
+    momentum is m_t = (1−α)·m_{t−1} + α·g_t, and m̂_t is m_t plus noise. The server takes the step w_{t+1} = Π(w_t −
+    η·m̂_t/‖m̂_t‖), with step length η and the projection Π onto the constraint set. The server reports a uniformly
+    random iterate.
 
     By default, the noise comes from a binary tree over rounds. A node is the sum Σ_t α·(1−α)^{z−t}·g_t over consecutive
-    rounds t, where z is the last of these rounds. Each node has independent noise. Because m_t is a weighted sum of at
-    most 1 + log₂ t nodes, the noise of m̂_t grows only with log t.
+    rounds t, where z is the last of these rounds. Each node has independent noise.
 
     Attributes:
         mu: target μ of Gaussian DP. With inf, the run has no noise.
         epsilon: target ε at the run's δ, given instead of `mu`.
         noise_std: σ, standard deviation per coordinate of the noise of one node. With the factor "independent", σ is
-            the standard deviation of the noise on α·g_t. With "sensitivity tree", only nodes of at most N rounds have
-            noise of standard deviation σ.
+            the standard deviation of the noise on α·g_t.
         step_scale: factor by which the given or default step size is multiplied.
-        step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). Let D be the assumed distance to
-            the optimum (`problem.travel`), d the number of parameters, G the Lipschitz constant, and L the smoothness.
-            If D is finite and `clip` is below G, the default is a rule of thumb without a theorem: min(D,
-            2·√d·G/L)/√(N·T), or D/√(N·T) if G or L is unknown. Every `clip` counts as below an unknown G.
+        step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 6). If `clip` is below the Lipschitz
+            constant, and the assumed distance to the optimum (`problem.travel`) is finite, the default is a rule of
+            thumb without a theorem.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. None is the value of Theorem 6, or 1/N without
             a finite target.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
@@ -73,38 +70,29 @@ class TreeMomentum(MomentumProtocol):
             divide the machine's number of records.
         sampler: "cyclic" for the same order of records in every epoch, or "reshuffled" for a new random order in every
             epoch. The order is public.
-        noise_rule: "accountant" computes the smallest noise that meets the target, from the rounds in which each record
-            is used. "paper" is the noise of Theorem 4, from a bound on the number of nodes that contain a record.
-            "paper" needs the factor "tree" or "sensitivity tree", calibrate_to = "rule" and no `adversary`.
+        noise_rule: "accountant" computes the smallest noise that meets the target. "paper" is the noise of Theorem 4.
         trust: "server" for one tree, whose nodes are sums of the mean gradients g_t. "none" for one tree per machine,
             which needs every machine in every round.
-        relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
-            proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None is r_i = 1 for all
-            machines.
+        relative_privacy: one number r_i for each machine i, for trust = "none" only. The μ of machine i is at most the
+            target times r_i/max(r). None is r_i = 1 for all machines.
         factor: correlation of the noise over rounds:
 
             * "tree": one tree over all rounds, with equal noise of all nodes.
             * {"tree": r}: as "tree", with a new tree after every r rounds.
             * "sensitivity tree": one tree over all rounds. The noise of a node of n rounds has standard deviation σ·Σ_j
-              (1−α)^{j·N}, with the sum over j = 0, …, ⌈n/N⌉ − 1. This sum is proportional to the largest change of the
-              node by one record, if the record is used once every N rounds.
+              (1−α)^{j·N}, with the sum over j = 0, …, ⌈n/N⌉ − 1.
             * "independent": fresh noise on every α·g_t.
             * A `Factor` object: any other correlation.
         server: optimiser of the server's steps, which receives m̂_t/‖m̂_t‖ as its gradient. The learning rate of
-            `optax.adam` (or "adam") is `step_size`. For an optimiser with its own learning rate, such as
-            `optax.adam(0.1)`, leave out `step_size`. `ServerOptimizer` lists all forms. With an optimiser, no error
-            bound is known, and `optax.adam` needs a `step_size`. If `server` is None, the server takes the step above.
+            `optax.adam` (or "adam") is `step_size`. `ServerOptimizer` lists all forms. If `server` is None, the server
+            takes the step above.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
-            the smallest noise that meets the target on the participation schedule of the run, and needs noise_rule =
-            "accountant".
+            the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
         epoch: N; set by `calibrate`.
 
-    **Privacy**: μ-GDP for replacing one record. With the factor "tree" and without `relative_privacy`, μ² is the
-    largest value of `Σ_nodes (2·C/K·α·Σ_t (1−α)^{z−t} / σ)²` over all records, with σ = `noise_std`. The inner sum is
-    over the rounds t of a node that use the record, and z is the last round of the node. With a trusted server and M
-    machines in a round, C/(K·M) replaces C/K. Without a clip, C is the Lipschitz constant.
+    **Privacy**: μ-GDP for replacing one record. A record changes all nodes with a round that uses it.
 
     Raises:
         Refusal: if a setting is invalid, or more than one of `epsilon`, `mu` and `noise_std` is given.

@@ -118,8 +118,8 @@ class UserAGD(UserSettings):
     """Accelerated SGD (AC-SA) on batches of users (machines with one record each).
 
     The method is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along the mean gradient of a
-    round's users. The mean is made private as in `UserSGD`. For strongly convex losses, a run has several *phases*, and
-    each phase restarts the acceleration at the output of the previous phase.
+    round's users. The mean is made private as in `UserSGD`. For strongly convex losses, a run has several *phases*,
+    each of which restarts the acceleration.
 
     Attributes:
         epsilon: target ε of every record, at the run's δ. With inf, the run has no noise.
@@ -135,21 +135,16 @@ class UserAGD(UserSettings):
         trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
             "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once.
         levels: g, number of equal steps into which the range [−C, C] of a coordinate is divided for rounding, for trust
-            = "shuffler". Without a `clip`, C is the Lipschitz constant. Default: ⌈max(2√n, 16√d)⌉ for n users in a
-            round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
+            = "shuffler". Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with
+            accounting = "paper".
         rounding: "averaged", "coupled" or "independent", for trust = "shuffler": bound on the effect of random rounding
-            on ε. Let Δ be the L2 norm of the change of a user's vector if the user's record is replaced, in steps of
-            2C/g. Before rounding, Δ is at most g, because the change is at most 2C. After rounding, "coupled" bounds Δ
-            by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" does not bound Δ, but averages the privacy
-            loss over the random rounding. If d ≤ 4g², the resulting ε is about as if Δ were √(g² + d/4). All three
-            values of ε are valid, and "averaged" gives the smallest.
+            on ε. All three values of ε are valid, and "averaged" gives the smallest.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": assumed fraction of a round's users that add their noise. The guarantee counts
             the noise of these users only.
         relative_privacy: one number for each user, proportional to the user's own target ε. The largest number belongs
-            to the target `epsilon`. None gives all users the target `epsilon`. Unless trust = "none",
-            `relative_privacy` must be None.
+            to the target `epsilon`. None gives all users the target `epsilon`.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
         noises: each user's noise divided by the largest noise; set by `calibrate`.
         strong_convexity: modulus of strong convexity of the loss. If it is positive, the run has phases.
@@ -162,27 +157,21 @@ class UserAGD(UserSettings):
             is. "phases" uses the strength that minimises the error bound of each phase, and needs a loss with envelopes
             (`Moreau`).
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` in
-            round t is (t+1)·s/2. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out
-            `step_size`. Its updates are multiplied by (t+1)/2. `ServerOptimizer` lists all forms. An optimiser needs a
-            `strong_convexity` of 0. With an optimiser, no error bound is known, and `optax.adam` needs a `step_size`.
-            If `server` is None, steps are plain gradient steps.
+            round t is (t+1)·s/2. The updates of an optimiser with its own learning rate are multiplied by (t+1)/2.
+            `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
         sampling: False ignores the sampling error of a round's users in the choice of step sizes and numbers of users.
-            Use it for data for which one point minimises the loss of every record, because the sampling error is 0 at
-            such a point.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the participation schedule of the run.
+            Use it for data for which one point minimises the loss of every record.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
+            "plan" is the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
         schedule: a row (t + 1, 1/s, b) for each round, shape [rounds, 3]; set by `calibrate`. Here t is the number of
             the round in its phase, from 1, and s is the step size of the phase. b is 1 in the first round of a phase,
-            and 0 in its other rounds. The server takes no step in rounds after the last phase. Their rows have 0
-            instead of t + 1, and b = 1.
+            and 0 in its other rounds.
         strengths: strength of the Moreau envelopes in every round if smoothing = "phases", else None; set by
             `calibrate`.
 
-    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary that `trust` implies. A record enters one
-    message in each round that uses the record.
+    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary that `trust` implies.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.

@@ -22,10 +22,8 @@ from fedprivjax.protocols.user_settings import UserSettings
 class UserSGD(UserSettings):
     """Projected SGD on batches of users (machines with one record each), in four trust models.
 
-    In round t, the server takes a projected step from its point w_t along a private mean of the users' gradients.
-    `trust` determines how the mean is made private. After T rounds, the server reports the mean of w_0 … w_{T−1}. If
-    every user takes part in one round, the method is P_SGD of Cheu et al. 2022. If all users take part in every round,
-    it is P_GD.
+    In round t, the server takes a projected step from its point w_t along a private mean of the users' gradients. After
+    T rounds, the server reports the mean of w_0 … w_{T−1}.
 
     Attributes:
         epsilon: target ε of every record, at the run's δ. With inf, the run has no noise.
@@ -34,40 +32,30 @@ class UserSGD(UserSettings):
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, step size. Default if every record is used once: D/√(T·(L² + z²)), from the proof of Theorem 4.1
             of Cheu et al. Here D bounds the distance from the start to the optimum, T is the number of rounds, L the
-            Lipschitz constant, and z the root mean squared norm of the noise in a round's mean gradient. If records are
-            used in several rounds, the default is `fedprivjax.theory.cheu.gd_step`, from the proof of Theorem 4.9. If a
-            `clip` C is at least L, C replaces L. If C is below L, the default is a rule of thumb without a theorem
+            Lipschitz constant or a larger `clip`, and z the root mean squared norm of the noise in a round's mean
+            gradient. If records are used in several rounds, the default is `fedprivjax.theory.cheu.gd_step`. If `clip`
+            is below the Lipschitz constant, the default is a rule of thumb without a theorem
             (`fedprivjax.method.default_steps.plain_clipped_step`).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
-            "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once. With
-            "shuffler", users send rounded gradients and binomial noise as single bits. The other trust models have
-            Gaussian noise. With "pan-private", noise is added to the sum of a round before its first message and after
-            its last message.
+            "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once.
         levels: g, number of equal steps into which the range [−C, C] of a coordinate is divided for rounding, for trust
-            = "shuffler". Without a `clip`, C is the Lipschitz constant. Default: ⌈max(2√n, 16√d)⌉ for n users in a
-            round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
+            = "shuffler". Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with
+            accounting = "paper".
         rounding: "averaged", "coupled" or "independent", for trust = "shuffler": bound on the effect of random rounding
-            on ε. Let Δ be the L2 norm of the change of a user's vector if the user's record is replaced, in steps of
-            2C/g. Before rounding, Δ is at most g, because the change is at most 2C. After rounding, "coupled" bounds Δ
-            by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" does not bound Δ, but averages the privacy
-            loss over the random rounding. If d ≤ 4g², the resulting ε is about as if Δ were √(g² + d/4). All three
-            values of ε are valid, and "averaged" gives the smallest.
+            on ε. All three values of ε are valid, and "averaged" gives the smallest.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
             the same variance (an approximation without proof), or "paper" for the ε claimed by Cheu et al.
         honest: for trust = "shuffler": assumed fraction of a round's users that add their noise. The guarantee counts
             the noise of these users only.
         relative_privacy: one number for each user, proportional to the user's own target ε. The largest number belongs
             to the target `epsilon`. None gives all users the target `epsilon`. Unless trust = "none",
-            `relative_privacy` must be None, because one noise protects all users of a round.
+            `relative_privacy` must be None.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
-            `step_size`. For an optimiser with its own learning rate, such as `optax.adam(0.1)`, leave out `step_size`.
-            `ServerOptimizer` lists all forms. With an optimiser, no error bound is known, and `optax.adam` needs a
-            `step_size`. If `server` is None, steps are plain gradient steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
-            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
-            the participation schedule of the run.
+            `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
+            "plan" is the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
@@ -76,8 +64,7 @@ class UserSGD(UserSettings):
     With `noise_method="normal"`, a run replaces binomial noise by rounded normal noise. This approximation needs
     accounting = "gaussian-limit".
 
-    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary that `trust` implies. A record enters one
-    message in each round that uses the record.
+    **Privacy**: (ε, δ)-DP for replacing one record, against the adversary that `trust` implies.
 
     Raises:
         Refusal: if a setting is invalid, both `epsilon` and `noise_std` are given, or one of `levels`, `rounding`,
