@@ -162,7 +162,7 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         relation: always "replace-one".
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. If `server` is None, w_{r+1} is this mean.
+            lists all forms. If `server` is None, w_{r+1} is the mean of the machines' last points.
         server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
             `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
             own learning rate, such as `optax.adam(0.1)`.

@@ -50,8 +50,7 @@ class UserSGD(UserSettings):
         honest: for trust = "shuffler": assumed fraction of a round's users that add their noise. The guarantee counts
             the noise of these users only.
         relative_privacy: one number for each user, proportional to the user's own target ε. The largest number belongs
-            to the target `epsilon`. None gives all users the target `epsilon`. Unless trust = "none",
-            `relative_privacy` must be None.
+            to the target `epsilon`. None gives all users the target `epsilon`.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
             `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
         calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
