@@ -60,13 +60,9 @@ def sweep_dataset(
 def guarantee_of(dataset: xr.Dataset) -> PrivacyGuarantee:
     """Return the privacy guarantee of one configuration (combination of swept settings) of a sweep.
 
-    The runs of a configuration differ in their seeds, and therefore in their participation schedules. The result is the
-    weakest guarantee of these runs, so it holds for each run.
+    The result is the weakest guarantee of the configuration's runs, so it holds for each run.
 
     `PrivacyGuarantee.then` raises Refusal if the result is combined with another guarantee for a seed of this dataset.
-    The other guarantee may be of another configuration, run or sweep. With `common_noise`, the default of a sweep,
-    configurations have equal noise for equal seeds. Without `common_noise`, configurations at the same place in the
-    grids of two sweeps have equal noise for equal seeds.
 
     Args:
         dataset: dataset with every axis of the grid fixed, such as `grid.sel(mu=2.0)`.
@@ -194,11 +190,9 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the mean of a metric over each run's evaluations, without the dimension `round`.
 
-    Rounds without an evaluation are left out. The mean of a diverged run is NaN. For example, the mean of a gradient
-    norm is the expected norm at an evaluated iterate that is chosen uniformly at random.
+    The mean of a diverged run is NaN.
 
-    If a metric is a function of a recorded metric, the function is applied to the mean of the recorded metric. For
-    example, "noise_rms" is the root of the mean of "noise_mean_square".
+    If a metric is a function of a recorded metric, the function is applied to the mean of the recorded metric.
 
     Args:
         dataset: result of `sweep` or of a run.
@@ -228,13 +222,12 @@ def rounds_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPU
     The result has the dimensions of the dataset without `round`.
 
     A metric reaches a value when it is at least as good: at least as high for an accuracy, at most as high for a loss.
-    A run that never reaches the value, or diverged, has NaN. Average over seeds with `.mean("seed", skipna=False)`: the
-    mean of the other runs alone would be too optimistic.
+    A run that never reaches the value, or diverged, has NaN. Average over seeds with `.mean("seed", skipna=False)`.
 
     Args:
         dataset: result of `sweep`.
         name: name of the metric.
-        value: value of the metric that is to be reached.
+        value: value to be reached.
         iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     >>> curves = [[0.90, 0.96, 0.98], [0.90, 0.92, 0.94]]
@@ -294,13 +287,12 @@ def bytes_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OUTPUT
     """Return the mean number of bytes that a machine sends in each run until a metric reaches a value.
 
     A run reaches the value at the first evaluated round whose metric is at least as good (`rounds_to`). A run that
-    never reaches the value has NaN. The result assumes that all rounds of a run cost the same number of bytes. The
-    result is exact if equally many machines take part in each round.
+    never reaches the value has NaN. The result assumes that all rounds of a run cost the same number of bytes.
 
     Args:
         dataset: result of `sweep`.
         name: name of the metric.
-        value: value of the metric that is to be reached.
+        value: value to be reached.
         iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     Raises:
@@ -325,7 +317,7 @@ def gradients_to(dataset: xr.Dataset, name: str, value: float, iterate: str = OU
     Args:
         dataset: result of `sweep`.
         name: name of the metric.
-        value: value of the metric that is to be reached.
+        value: value to be reached.
         iterate: name of the iterate at which the metric is evaluated, if there are several, such as "last".
 
     Raises:

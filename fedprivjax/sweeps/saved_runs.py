@@ -118,8 +118,7 @@ def run_of(dataset: xr.Dataset, problem: Problem | None = None) -> SavedRun:
     but neither the protocol object nor the run plan.
 
     The guarantee is the one of the run's configuration (`guarantee_of`), which holds for every seed of the sweep. It
-    does not cover the choice of a configuration by results. If `select` made this choice, the text of the guarantee
-    says that the choice is not covered. The cost `seconds` is the mean over all runs of the sweep.
+    does not cover the choice of a configuration by results. The cost `seconds` is the mean over all runs of the sweep.
 
     Args:
         dataset: dataset with every swept setting and the seed fixed, such as `grid.sel(mu=2.0).isel(seed=0)`.

@@ -47,8 +47,7 @@ def select(
 
     The best value has the fewest diverged runs. Among values with equally few diverged runs, it has the best mean of
     the metric at the last evaluation. For example, the variable `best_clip` of the result has the chosen values of a
-    setting `clip`. The choice uses the results, so no guarantee covers the choice. The attribute `selected` states
-    this, and tables and plots mark the dataset.
+    setting `clip`. No guarantee covers the choice.
 
     Args:
         grid: dataset of a sweep.

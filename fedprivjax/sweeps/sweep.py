@@ -130,55 +130,40 @@ def sweep(
     """Run a protocol over a grid of hyper-parameters and over seeds, and return all results as a dataset.
 
     Args:
-        protocol: protocol whose settings are swept. If a privacy target is swept, the protocol must not have another
-            one.
+        protocol: protocol whose settings are swept.
         problem: data, loss and constraint set.
         participation: participation scheme, such as `Uniform`.
         over: swept values by name. A name is a real-valued setting of the protocol, a privacy target (`mu`, `epsilon`,
             `noise_std`), or a size of the constraint set (`radius`, `low`, …). The grid has all combinations of the
-            values. Swept values replace the protocol's values. `machines`, `per_round` and `rounds` can be swept, too,
-            with one compiled program per value.
+            values. `machines`, `per_round` and `rounds` can be swept, too.
         seeds: number of seeds (0, 1, …), or a list of seeds. Each seed has its own participants, samples of records and
             noise.
-        rounds: number of rounds. None uses all rounds for which machines have records. Leave it out if `rounds` are
-            swept.
+        rounds: number of rounds. None uses all rounds for which machines have records.
         metrics, eval_every, delta, order, noise_method, precision: the arguments of `ready` with these names.
         common_noise: True if, for each seed, all configurations have the same noise (common random numbers). False if
             each configuration has independent noise. In both cases, all configurations of a seed have the same
             participants and samples of records, unless `resample` is given.
         resample: names of swept settings, such as ["step_size"]. Each value of these settings has its own participants,
-            samples of records and noise, even for the same seed. Name a setting if you select its best value. Results
-            of the selected value then have the same distribution as in a search with a separate run for each value.
-        keep: ["params"] to return the parameters of every run, too. `run_of` reads these parameters. Their size is
-            printed before the runs start.
+            samples of records and noise, even for the same seed. Name a setting if you select its best value.
+        keep: ["params"] to return the parameters of every run, too.
         folder: folder for finished chunks (groups of runs that are computed together). An interrupted sweep resumes
             from the chunks in this folder.
         part: (number of this process, number of processes), such as (3, 16), if several processes compute the sweep
-            together in a shared `folder`. Each process computes its share of the chunks first, and then chunks that no
-            other process is computing. The result is None while other processes still compute.
+            together in a shared `folder`. The result is None while other processes still compute.
         mesh: mesh of devices, or the number of devices along each axis, such as {"runs": 2, "machines": 4}. The axis
-            "runs" divides the seeds or the configurations. The axis "machines" divides the machines of every run, as in
-            `ready`. None divides the runs over all devices. With `part`, None divides the runs over the devices of this
-            process.
-        memory_budget: approximate number of bytes of a chunk per device. The budget determines the sizes of chunks, and
-            changes results only by rounding. On an accelerator, Refusal is raised if the compiled program of a chunk
-            needs more than the free memory.
-        min_chunks: smallest number of chunks. Many chunks are easier to share between processes, but a few large chunks
-            keep an accelerator busier. With 1, the memory budget alone determines the size of chunks. If there are
-            fewer than `min_chunks` runs per device, the runs of one seed stay together if memory allows. In this case,
-            there may be fewer chunks.
-        progress: True shows when plans are sampled and noise is calibrated. After every chunk, it shows the number of
-            finished runs and the time left. A callable is called with (finished runs, total runs).
+            "runs" divides the seeds or the configurations. The axis "machines" divides the machines of every run. None
+            divides the runs over all devices. With `part`, None divides the runs over the devices of this process.
+        memory_budget: approximate number of bytes of a chunk per device. The budget changes results only by rounding.
+        min_chunks: smallest number of chunks. With 1, the memory budget alone determines the size of chunks.
+        progress: True shows the number of finished runs and the time left. A callable is called with (finished runs,
+            total runs).
         on_evaluation: function that is called on the host with (index, round, metrics) for every evaluation of a chunk,
             after the chunk is computed. `index` maps the swept names and "seed" to numbers, such as {"mu": 2.0, "seed":
-            0}, and `metrics` maps names to the metrics of the reported parameters. Runs come one after the other, each
-            with its rounds in order. Chunks that are loaded from `folder` are reported, too. With `part`, only chunks
-            that this process computes are reported. If the function raises an exception, the sweep stops after the
-            chunk is stored.
+            0}, and `metrics` maps names to the metrics of the reported parameters. Chunks that are loaded from `folder`
+            are reported, too. With `part`, only chunks that this process computes are reported.
 
-    After `jax.distributed.initialize()`, all processes of the job must make the same call. The processes compute the
-    sweep together on their devices, and each process gets all results. Only the first process reads and writes
-    `folder`, reports progress, and calls `on_evaluation`.
+    After `jax.distributed.initialize()`, all processes of the job must make the same call. Each process gets all
+    results. Only the first process reads and writes `folder`, reports progress, and calls `on_evaluation`.
 
     Returns:
         A dataset with a dimension for each swept name, `seed` and `round`. It has a dimension `iterate` if the protocol
@@ -187,10 +172,9 @@ def sweep(
 
         * the metrics, and `diverged`;
         * the calibrated `noise_std` and `step_size`;
-        * `realised_mu` and `realised_epsilon` on the sampled participants and records, and `guarantee` as JSON, which
-          `guarantee_of` reads;
-        * the costs of a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`, of which only
-          `seconds` differs between repetitions of a sweep;
+        * `realised_mu` and `realised_epsilon` on the sampled participants and records, and `guarantee` as JSON
+          (`guarantee_of`);
+        * the costs of a run: `rounds_taken`, `gradients_per_record`, `sent_bytes` and `seconds`;
         * `idle_steps` (fraction of computed local steps that change nothing) and `client_state_bytes` for methods with
           local work or client state, and `hours` for participation with delays;
         * with `keep=["params"]`, the parameters `params` of every run, with the last dimension `parameter` (see

@@ -58,8 +58,6 @@ NAMES_OF_UNITS = {RECORD: "record", MACHINE: "machine"}
 class Cell(NamedTuple):
     """One combination of an algorithm with privacy settings.
 
-    The function `combinations` returns whether the package defines a cell.
-
     Attributes:
         algorithm: name of the algorithm, a key of `algorithms()`, such as "sgd".
         privacy: class of the object that clips, adds noise and states the guarantee.

@@ -312,8 +312,7 @@ def check_protocol(
             default. If `noise_std` is 0 or the target is infinite, properties of privacy are skipped, unless the
             protocol guarantees privacy without added noise.
         problem: a problem with enough examples for the rounds. If the protocol does not clip, the constants of the
-            problem must bound the sensitivity. The test takes less than a minute for hundreds of examples, and a minute
-            or two for thousands.
+            problem must bound the sensitivity.
         participation: participation scheme. None is a random half of the machines (clients) in each round. The machines
             are those of the problem's partition table. Without a table, there are four machines. If the privacy object
             of the protocol fixes the number of machines, None is all of these machines in every round.
@@ -327,7 +326,7 @@ def check_protocol(
         Names of the properties that hold, that were skipped, and that do not apply.
 
     Raises:
-        AssertionError: if a property fails. The message has the name of the property and the reason.
+        AssertionError: if a property fails.
 
     >>> import numpy as np
     >>> from fedprivjax import Ball, NoisySGD, Softmax, linear_problem
