@@ -40,8 +40,7 @@ def published_epsilon(
 ) -> float:
     """ε that the authors of DP-SCAFFOLD publish, which is not valid for datasets that differ in one record.
 
-    The authors' amplification by sampled machines assumes that the datasets of two machines differ in one record only.
-    But these datasets may differ in all records. `Scaffold` with unit = "record" states a valid ε.
+    `Scaffold` with unit = "record" states a valid ε.
 
     Args:
         noise_multiplier: standard deviation of the noise in one machine's step, divided by the step's sensitivity to

@@ -80,12 +80,11 @@ def full_bound(
         rounds: T, number of rounds.
         dimension: d, number of parameters.
         diameter: D, diameter of the constraint set.
-        increment: S, bound on the L2 norm of an increment (`increment_bound`). The increment of round t is the vector
-            `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`, where f is one record's loss and x_t is the query point of the round.
+        increment: S, bound on the L2 norm of an increment (`increment_bound`).
         smoothness: L, smoothness of one record's loss.
         optimum_gradient: G*, norm of the gradient at the constrained optimum; 0 if the optimum is interior.
-        deviation: σ˜, root mean squared L2 distance of an increment to its mean over records. If σ˜ is unknown, give S,
-            which is at least as large. The default 0 omits the error due to sampled records.
+        deviation: σ˜, root mean squared L2 distance of an increment to its mean over records. If σ˜ is unknown, give S.
+            The default 0 omits the error due to sampled records.
 
     Returns:
         `4D·[(G* + 2LD)/T + 2S√d/(μTC) + σ˜/√(TM)]`, where C is M with a trusted server, and √M without one.
@@ -120,9 +119,9 @@ def anytime_bound(
     """Bound on the expected excess loss of DP-μ²-FL for any step size and any public participation schedule.
 
     In round t of the method, each of m machines sends the increment `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`. Here f is the loss
-    of one of the machine's records. The server adds the mean increment to its aggregate q_t, which also contains noise,
-    and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`. The query point x_t is the mean of the iterates w_1, …, w_t
-    with the weights 1, …, t. The output is x_T. All machines' records must have the same distribution.
+    of one of the machine's records. The server adds the mean increment to its aggregate q_t, which also contains noise.
+    The query point x_t is the mean of the iterates w_1, …, w_t with the weights 1, …, t. The output is x_T. All
+    machines' records must have the same distribution.
 
     Let `e_t = σ˜·√(t/m)`, a bound on the error of q_t due to sampled records. With the symbols of the arguments, the
     bound is
@@ -137,12 +136,11 @@ def anytime_bound(
         radius: R, radius of a ball that contains the iterates.
         lipschitz: G, Lipschitz constant of the loss.
         deviation: σ˜, root mean squared L2 distance of an increment to its mean. If σ˜ is unknown, give
-            `increment_bound`, which is at least as large.
+            `increment_bound`.
         noise: z_t, root mean squared L2 norm of the noise in q_t; a number, or an array of shape [rounds].
         fresh: True if the noise in q_t is independent of the noise in earlier rounds. The noise is independent with a
             trusted server. Without a trusted server, all machines must take part in every round, and each message must
-            subtract the noise of the machine's previous message. False if noise stays in q_t for several rounds. The
-            bound for False is loose if machines subtract their noise later.
+            subtract the noise of the machine's previous message. False if noise stays in q_t for several rounds.
 
     Returns:
         An `AnytimeBound`. Its `total` is the bound.
@@ -191,9 +189,6 @@ def step_size(
 
     At this step size, the noise moves the last iterate by about the diameter of the constraint set.
 
-    Without a trusted server, a machine adds noise to each of its messages. The machine's next message subtracts this
-    noise, except for the noise schedule "independent".
-
     Args:
         trust: "server" for a trusted server, or "none".
         noise_schedule: how a machine divides its privacy budget over its messages.
@@ -211,10 +206,9 @@ def step_size(
         rounds: T, number of rounds.
         dimension: d, number of parameters.
         diameter: D, diameter of the constraint set.
-        increment: S, bound on the norm of an increment (`increment_bound`), the vector to which a machine adds noise
-            before sending it.
-        smoothness: L, smoothness of one record's loss. The limit 1/(4LT) on the step size keeps the iteration stable.
-        None omits this limit, as for clipped increments.
+        increment: S, bound on the norm of an increment (`increment_bound`).
+        smoothness: L, smoothness of one record's loss. None omits the limit 1/(4LT) on the step size, as for clipped
+            increments.
 
     Returns:
         The step size, broadcast over mu, diameter, increment and smoothness. The formula depends on the noise schedule.
@@ -224,8 +218,7 @@ def step_size(
           "proportional", c is √(1 + ln T) times as large.
 
     Raises:
-        Refusal: if a number is out of range, or if mu is inf and smoothness is None, so that nothing limits the step
-            size.
+        Refusal: if a number is out of range, or if mu is inf and smoothness is None.
 
     Source: Reshef & Levy 2024 (both trust models) and 2025 ("proportional"). The step sizes of "uniform", "gap" and
     "independent" are derived here by the same rule.

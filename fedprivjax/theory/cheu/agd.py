@@ -58,8 +58,6 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
     """Number S in the step sizes `(t + 1)/(2(β + S))` of accelerated SGD, for the smoothness β (`agd_steps`).
 
-    A larger S means shorter steps, which average out more of the noise.
-
     Args:
         rounds: T, number of rounds.
         deviation: σ, root mean squared error of a round's gradient (the square root of `oracle_variance`).
@@ -68,8 +66,7 @@ def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, 
             S.
 
     Returns:
-        `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)` for "optimal", about `(T+2)^{3/2}·σ/(√12·D)`; `S = (T+2)^{3/2}·σ/D` for
-        "paper".
+        `S = (σ/(2D))·√(Σ_{t≤T} (t+1)²)` for "optimal"; `S = (T+2)^{3/2}·σ/D` for "paper".
 
     Source: "paper": Cheu et al. 2022, Lemma 4.4. "optimal": derived here.
 
@@ -106,9 +103,7 @@ def agd_bound(
         gap: bound on the excess loss at the start, such as the Lipschitz constant times D.
 
     Returns:
-        `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`. If σ = 0, the last term is 0. With
-        `S = agd_spread(…)`, the bound is about `2βD²/T² + 1.155·σD/√T + 2·gap/T²`. With
-        `S = agd_spread(…, form="paper")`, 2.17 replaces 1.155.
+        `2/((T+1)(T+2))·[gap + (β + S)·D² + σ²·Σ_{t≤T} (t+1)²/(4S)]`. If σ = 0, the last term is 0.
 
     Source: derived here, by Lan's proof for AC-SA (accelerated SGD). Lemma 4.4 of Cheu et al. 2022 states the order of
     the bound.
@@ -144,12 +139,12 @@ def _squares(rounds: np.ndarray) -> np.ndarray:
 class Phase(NamedTuple):
     """Settings of accelerated SGD in one pass over the users, and a bound on its expected excess loss.
 
-    * `users`: number of users of the pass. If `per_round` does not divide `users`, the remaining users are not used;
+    * `users`: number of users of the pass;
     * `per_round`: number of users in a round;
     * `rounds`: number of rounds;
     * `spread`: S, a number that shortens the steps: round t has the step size `(t + 1)/(2(β + S))`, where β is
-      `smoothness`. Noisier gradients need a larger S;
-    * `smoothness`: β, smoothness of the loss, or of its Moreau envelope (a smooth lower approximation of the loss);
+      `smoothness`;
+    * `smoothness`: β, smoothness of the loss, or of its Moreau envelope;
     * `distance`: bound on the distance from the start of the pass to the minimum (root mean square for a random start);
     * `bound`: bound on the expected excess loss.
     """
@@ -167,8 +162,8 @@ class Phase(NamedTuple):
 class Pass:
     """Constants of a problem, and options for one pass of accelerated SGD over the users.
 
-    In one pass, each user is in one round only. A round has b users, where b is not an attribute. If the loss is not
-    smooth, accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss.
+    A round has b users, where b is not an attribute. If the loss is not smooth, accelerated SGD descends on a Moreau
+    envelope.
 
     Attributes:
         lipschitz: L, Lipschitz constant of the loss.
@@ -176,13 +171,11 @@ class Pass:
             give a function from b to C. See `gaussian_noise_constant` and `pan_private_noise_constant`.
         smoothness: β, smoothness of the loss or of its envelope. For an envelope, None takes the β with the smallest
             bound on the excess loss at each b.
-        envelope: True if an envelope replaces the loss. Bounds on the excess loss then include L²/(2β), the largest
-            possible difference between the loss and the envelope.
-        sampling: True if bounds include the sampling error of a round's mean gradient. The mean square of this error is
-            at most L²/b. False omits this error.
+        envelope: True if an envelope replaces the loss. Bounds on the excess loss then include L²/(2β).
+        sampling: True if bounds include the sampling error of a round's mean gradient.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
             (`agd_spread`).
-        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
+        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L.
     """
 
     lipschitz: float
@@ -279,8 +272,8 @@ def agd_scan(
 ) -> Phase:
     """Settings of accelerated SGD on a smooth loss, in one pass over the users, with the best batch size.
 
-    The best batch size has the smallest bound on the excess loss. The bound is `agd_bound`, where `variance` is
-    `oracle_variance` and `gap` is `lipschitz` times `distance`.
+    The best batch size has the smallest bound `agd_bound`, where `variance` is `oracle_variance` and `gap` is
+    `lipschitz` times `distance`.
 
     Args:
         users: number of users, each used once.
@@ -290,13 +283,12 @@ def agd_scan(
         noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
             the batch size, give a function from the batch size to C.
         per_round: batch size (users in a round), or None for the best.
-        sampling: True if the bound includes the sampling error of a round's mean gradient. False omits this error. The
-            bound is then due to optimisation and to noise only.
+        sampling: True if the bound includes the sampling error of a round's mean gradient.
         form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
             (`agd_spread`).
 
     Returns:
-        A `Phase`. The example shows its fields `users`, `per_round` and `rounds`.
+        A `Phase`.
 
     Source: Cheu et al. 2022, Theorem 4.3 with explicit constants. The order of the paper's batch size is
     `agd_per_round_order`.
@@ -322,26 +314,16 @@ def smoothed_scan(
 ) -> Phase:
     """Settings of accelerated SGD on a convex loss that need not be smooth, in one pass over the users.
 
-    Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. By default, the batch size
-    and the smoothness β of the envelope minimise a bound on the excess loss. The bound is `agd_bound` plus `L²/(2β)`,
-    the largest possible difference between the loss and the envelope.
+    Accelerated SGD descends on a Moreau envelope. By default, the batch size and the smoothness β of the envelope
+    minimise a bound on the excess loss. The bound is `agd_bound` plus `L²/(2β)`.
 
     Args:
-        users: number of users, each used once.
-        distance: bound on the distance from the start to the minimum.
-        lipschitz: L, Lipschitz constant of the loss.
-        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
-            the batch size, give a function from the batch size to C.
-        per_round: batch size (users in a round), or None for the best.
+        users, distance, lipschitz, noise, per_round, sampling, form: as in `agd_scan`.
         smoothness: β, smoothness of the envelope, or None for the best.
-        sampling: True if the bound includes the sampling error of a round's mean gradient. False omits this error. The
-            bound is then due to optimisation, to noise and to the envelope only.
-        form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
-            (`agd_spread`).
-        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
+        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L.
 
     Returns:
-        A `Phase`. The example shows its fields `users`, `per_round` and `rounds`.
+        A `Phase`.
 
     Source: Cheu et al. 2022, Theorem 4.7 with explicit constants.
 

@@ -37,18 +37,17 @@ def gd_bound(
     Args:
         users: n, number of users.
         rounds: T, number of rounds.
-        step: η, step size; at most 2/β, as uniform stability requires.
+        step: η, step size; at most 2/β.
         distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         round_noise: C_r = E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients.
-        smoothness: β, smoothness of the loss, or of its Moreau envelopes (smooth lower approximations).
-        envelope: False for a smooth loss, for which no envelope is used. The bound then has no term L²/(2β).
+        smoothness: β, smoothness of the loss, or of its Moreau envelopes.
+        envelope: False for a smooth loss. The bound then has no term L²/(2β).
         generalization: False omits the term L²Tη/n. The bound is then on the excess empirical loss.
 
     Returns:
-        `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`. The first two terms are due to optimisation with noisy
-        gradients. The third term is due to generalisation, and the fourth term is due to smoothing. The third term is
-        proved by uniform stability, except for noise from rounding, which depends on the data.
+        `D²/(2ηT) + (η/2)·L²(1 + C_r/n²) + L²Tη/n + L²/(2β)`. The third term is proved by uniform stability, except for
+        noise from rounding, which depends on the data.
 
     Raises:
         Refusal: if η > 2/β.
@@ -82,15 +81,10 @@ def gd_step(
 ) -> Any:
     """Step size η that minimises `gd_bound`, the bound for gradient descent with all users in every round.
 
-    The bound is on the expected excess loss. If the loss is not smooth, gradient descent uses a Moreau envelope of
-    smoothness 2/η, a smooth lower approximation of the loss.
+    If the loss is not smooth, gradient descent uses a Moreau envelope of smoothness 2/η.
 
     Args:
-        users: n, number of users.
-        rounds: T, number of rounds.
-        distance: D, bound on the distance from the start to the minimum.
-        lipschitz: L, Lipschitz constant of the loss.
-        round_noise: C_r = E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients.
+        users, rounds, distance, lipschitz, round_noise: as in `gd_bound`.
         smoothness: β, smoothness of the loss, or None to use an envelope.
         generalization: True for the excess population loss, False for the excess empirical loss.
 
@@ -150,9 +144,7 @@ def gd_scan(
 ) -> Descent:
     """Settings of gradient descent with the fewest rounds for which the bound is nearly the smallest.
 
-    The bound is on the expected excess loss (`gd_bound`). With Gaussian noise and the best step size, the bound
-    decreases with the number of rounds, so that fewer rounds only save computation. Evaluated numbers of rounds are a
-    factor of about 2^{1/4} apart.
+    The bound is on the expected excess loss (`gd_bound`).
 
     Args:
         users: number of users, all in every round.
@@ -164,14 +156,13 @@ def gd_scan(
             * a number: E‖Z‖²/L² for a single round. If T rounds share the privacy budget, E‖Z‖²/L² is taken to be T
               times this number. The factor T is exact for Gaussian noise.
             * a function, for other noise, from the number of rounds to E‖Z‖²/L² of each round.
-        smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations of the
-            loss).
+        smoothness: smoothness of a smooth loss, or None to use Moreau envelopes.
         max_rounds: upper limit of the rounds, or None for the number of users.
         tolerance: a bound is nearly the smallest if it is at most (1 + `tolerance`) times the smallest evaluated bound.
         generalization: False for a bound on the excess empirical loss instead of the excess population loss.
 
     Returns:
-        A `Descent`. The example shows its fields `users` and `rounds`.
+        A `Descent`.
 
     Source: derived here, by minimising the bound in the proof of Cheu et al. 2022, Theorem 4.9. Constants are explicit.
 
@@ -233,10 +224,9 @@ def gd_phases(
     """Settings of gradient descent on successive disjoint groups of users, for strongly convex losses.
 
     On each group, gradient descent starts at the output for the previous group. Each group may spend the whole privacy
-    budget, because no user is in two groups. The bound after the last group is the bound of the method.
+    budget, because no user is in two groups.
 
-    The settings for group j depend on D_j, a bound on the distance from the start for this group to the minimum. With D
-    for `diameter`, L for `lipschitz` and λ for `strong_convexity`:
+    The settings for group j depend on D_j, a bound on the distance from the start for this group to the minimum:
 
     * `D_1 = min(D, 2L/λ)`;
     * `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j is the bound on the excess loss after group j.
@@ -246,16 +236,9 @@ def gd_phases(
         diameter: D, diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
-        noise: E‖Z‖²/L², where Z is the noise vector that is added to a group's sum of gradients in one round. Give a
-            number or a function:
-
-            * a number: E‖Z‖²/L² for a single round. If T rounds of a group share the privacy budget, E‖Z‖²/L² is taken
-              to be T times this number. The factor T is exact for Gaussian noise.
-            * a function, for other noise, from the number of rounds to E‖Z‖²/L² of each round.
-        smoothness: smoothness of a smooth loss, or None to use Moreau envelopes (smooth lower approximations).
+        noise: as in `gd_scan`, for one group.
         max_rounds: largest number of rounds of each group, or None for the number of users in the group.
-        tolerance: each group has the smallest evaluated number of rounds whose bound is at most (1 + `tolerance`) times
-            the smallest evaluated bound (`gd_scan`).
+        smoothness, tolerance: as in `gd_scan`.
         generalization: False for bounds on the excess empirical loss instead of the excess population loss.
 
     Returns:
@@ -337,8 +320,7 @@ def gd_paper(
 ) -> Descent:
     """Settings of gradient descent with all users in every round, by the paper's formulas.
 
-    The loss need not be smooth. Gradient descent uses the gradients of a Moreau envelope, a smooth lower approximation
-    of the loss.
+    The loss need not be smooth. Gradient descent uses the gradients of a Moreau envelope.
 
     Args:
         users: number of users.

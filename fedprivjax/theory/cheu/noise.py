@@ -39,8 +39,7 @@ def oracle_variance(*, per_round: ArrayLike, lipschitz: ArrayLike, noise: Noise,
         lipschitz: L, Lipschitz constant of the loss.
         noise: C = E‖Z‖²/L², where Z is the noise vector that is added to the sum of the b gradients. If C depends on b,
             give a function from b to C.
-        sampling: True to include the mean squared sampling error, which is at most L²/b. With False, the bound includes
-            only the error due to noise.
+        sampling: True to include the mean squared sampling error.
 
     Returns:
         `σ² = L²/b + L²C/b²`, or `σ² = L²C/b²` if `sampling` is False.
@@ -61,16 +60,15 @@ def gaussian_noise_constant(
 ) -> float:
     """Noise constant C of Gaussian noise on a sum of gradients.
 
-    The constant is C = E‖Z‖²/L² for the noise vector Z in the sum, and the Lipschitz constant L of the loss. Bounds on
-    the excess loss, such as `sgd_bound`, depend on the privacy budget only through C.
+    The constant is C = E‖Z‖²/L² for the noise vector Z in the sum, and the Lipschitz constant L of the loss.
 
     Args:
         epsilon: ε of all releases together.
         delta: δ of all releases together.
         dimension: d, number of coordinates.
         levels_ratio: `a`, factor by which rounding the gradients to a grid increases the sensitivity. Give 1 without
-            rounding, as with a trusted server.
-        releases: T, number of sums to which one user contributes. These sums share the budget.
+            rounding.
+        releases: T, number of sums to which one user contributes.
 
     Returns:
         `C = d·(2·σ_G·a)²·T`, where σ_G is the noise standard deviation that (ε, δ)-DP requires at sensitivity 1. Other
@@ -98,7 +96,7 @@ def paper_noise_constant(epsilon: float, delta: float, dimension: int, users: in
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
         dimension: d, number of coordinates.
-        users: n, number of users in the sum, which determines p. None sets p to 1/2, the limit of p for large q.
+        users: n, number of users in the sum, which determines p. None sets p to 1/2.
 
     Returns:
         `C = 4d·29160·(1 − p)·ln((d+1)/δ)·ln(2(d+1)/δ)/ε²`. If `users` is given, p is `90c/(⌊180c⌋ + 1)` with
@@ -187,15 +185,13 @@ def rounding_constant(*, users: ArrayLike, levels: ArrayLike, dimension: int) ->
 def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, sums: ArrayLike = 1) -> Any:
     """Number of one-bit messages that a user sends if vectors are summed behind a shuffler.
 
-    The number is exact. For each coordinate, a user sends the bits of the rounded value and a few noise bits. The
-    server adds up the bits of all users.
+    The number is exact. For each coordinate, a user sends the bits of the rounded value and a few noise bits.
 
     Args:
         dimension: d, number of parameters.
         levels: g, number of levels to which a coordinate is rounded.
         trials: q, number of noise bits per user and coordinate.
-        sums: number of sums to which the user contributes. The number is 1 in one pass. If all users take part in every
-            round, the number of sums is the number of rounds.
+        sums: s, number of sums to which the user contributes.
 
     Returns:
         `d·(g + q)` times the number of sums.
@@ -215,20 +211,15 @@ def bits_per_user(
 ) -> Any:
     """Number of bits that a user sends if vectors are summed behind a shuffler. The number is exact.
 
-    For each coordinate, a user sends g bits for the rounded value and q noise bits. The number of ones among the g bits
-    is the rounded value. Every bit is one message, and has the number of its coordinate as a label.
+    For each coordinate, a user sends g bits for the rounded value and q noise bits. Every bit is one message, and has
+    the number of its coordinate as a label.
 
     Args:
-        dimension: d, number of parameters.
-        levels: g, number of levels to which a coordinate is rounded.
-        trials: q, number of noise bits per user and coordinate.
-        sums: s, number of sums to which the user contributes. The number is 1 in one pass. If all users take part in
-            every round, the number of sums is the number of rounds.
+        dimension, levels, trials, sums: as in `messages_per_user`.
         labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
 
     Returns:
-        `s·d·(g + q)·(1 + ⌈log₂ d⌉)`, or `s·d·(g + q)` without labels. The factor s·d·(g + q) is the number of messages
-        (`messages_per_user`), and ⌈log₂ d⌉ is the number of bits of a label.
+        `s·d·(g + q)·(1 + ⌈log₂ d⌉)`, or `s·d·(g + q)` without labels. Here ⌈log₂ d⌉ is the number of bits of a label.
 
     >>> bits_per_user(dimension=10, levels=64, trials=6)
     3500.0
@@ -250,12 +241,8 @@ def bits_rate(
 ) -> Any:
     """Number of bits that a user sends if vectors are summed behind a shuffler, up to a constant factor.
 
-    The result times the number of users is also the run time for all users, up to a constant factor. The computation of
-    Moreau envelopes is not included.
-
     Args:
-        summed: b, number of users in a sum. For one-pass methods (Corollaries B.8–B.10), b is the batch size. For
-            gradient descent (Corollary B.11), b is the number of all users.
+        summed: b, number of users in a sum.
         dimension: d, number of parameters.
         epsilon: ε of all sums together.
         delta: δ of all sums together.

@@ -38,7 +38,7 @@ def sgd_bound(
     Args:
         users: n, number of users, each used once.
         per_round: b, number of users in a round.
-        distance: D, bound on the distance from the start to the minimum (in the paper, the diameter).
+        distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a round's sum of gradients. If C depends on b,
             give a function from b to C.
@@ -144,7 +144,7 @@ def strong_phase_count(users: int, shrinking: float = 0.5) -> int:
         shrinking: s, which is 3/5 for smooth losses, and 1/2 for Moreau envelopes of other losses.
 
     Returns:
-        `⌈ln log₂ n / ln(1/s)⌉`, at least 1. For s = 1/2, this is `⌈log₂ log₂ n⌉`.
+        `⌈ln log₂ n / ln(1/s)⌉`, at least 1.
 
     Source: Cheu et al. 2022, Theorem 4.8, where the number of phases is O(log log n).
 
@@ -175,33 +175,24 @@ def strong_phases(
     """Settings of each phase of accelerated SGD in phases, for strongly convex losses.
 
     Each phase is one pass over new users, and starts at the output of the previous phase. All phases have equally many
-    users and the same constraint set. If the loss is not smooth, each phase has its own Moreau envelope, a smooth lower
-    approximation of the loss.
+    users. If the loss is not smooth, each phase has its own Moreau envelope.
 
-    The settings of phase j depend on D_j, a bound on the distance from the start of this phase to the minimum. With D
-    for `diameter`, L for `lipschitz` and λ for `strong_convexity`:
+    The settings of phase j depend on D_j, a bound on the distance from the start of this phase to the minimum:
 
     * `D_1 = min(D, 2L/λ)`;
     * `D_{j+1} = min(D_j, √(2Δ_j/λ))`, where Δ_j is the bound on the excess loss after phase j.
-
-    The last Δ_j is the bound of the method.
 
     Args:
         users: number of all users, each used once.
         diameter: D, diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
-        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
-            the batch size, give a function from the batch size to C.
+        noise, sampling, form: as in `agd_scan`.
         smoothness: smoothness of the loss, or None for Moreau envelopes.
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         per_round: batch size for all phases, such as `strong_per_round`. Give a sequence for one batch size per phase,
             or None for the best batch size of each phase.
-        sampling: True if bounds include the sampling error of a round's mean gradient. False omits this error. Bounds
-            are then due to optimisation, to noise and to envelopes only.
-        form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper
-            (`agd_spread`).
-        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
+        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L.
 
     Returns:
         One `Phase` per phase j. Its `distance` is D_j, and its `bound` is Δ_j.
@@ -240,22 +231,11 @@ def strong_per_round(
     """Best common batch size for all phases of `strong_phases`.
 
     The best batch size has the smallest bound on the excess loss after the last phase. The method is accelerated SGD in
-    phases, for strongly convex losses. Each phase is one pass over new users. Participation schemes with a fixed number
-    of users in a round need one batch size for all phases.
+    phases, for strongly convex losses.
 
     Args:
-        users: number of all users, each used once.
-        diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
-        lipschitz: L, Lipschitz constant of the loss.
-        strong_convexity: strong convexity of the loss.
-        noise: C = E‖Z‖²/L², where Z is the noise vector that is added to a batch's sum of gradients. If C depends on
-            the batch size, give a function from the batch size to C.
-        smoothness: smoothness of the loss, or None to use Moreau envelopes (smooth lower approximations).
-        phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
-        sampling: True if the bound includes the sampling error of a round's mean gradient. False omits this error. The
-            bound is then due to optimisation, to noise and to envelopes only.
-        form: "optimal" for the step sizes with the smallest bound, or "paper" for the step sizes of the paper.
-        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L, which suffices.
+        users, diameter, lipschitz, strong_convexity, smoothness, phases, paper_2L: as in `strong_phases`.
+        noise, sampling, form: as in `agd_scan`.
 
     >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
     >>> strong_per_round(users=10**6, **problem)

@@ -77,14 +77,13 @@ def acsa_v(
     """Number v in the step sizes of a single run of accelerated SGD.
 
     The step size of round r is `2r/(4v + μr(r + 1))`, where μ is the strong convexity of the loss (with its
-    regulariser). For a convex loss, μ is 0 and the step size is r/(2v). A larger v means shorter steps.
+    regulariser). For a convex loss, μ is 0.
 
     Args:
         rounds: R, number of rounds.
         smoothness: β, smoothness of the loss. A regulariser adds its modulus to β.
-        form: form of `acsa_bound` to minimise. "strong" is for a strongly convex loss, such as a convex loss with a
-            regulariser. "convex" and "tight" are for a convex loss. If the variance dominates, the smallest bound of
-            "tight" is about half the smallest bound of "convex".
+        form: form of `acsa_bound` to minimise. "strong" is for a strongly convex loss. "convex" and "tight" are for a
+            convex loss.
         variance: V², mean squared error of a round's gradient; not needed for "strong".
         diameter: D, bound on the distance from the start to the optimum; not needed for "strong".
 
@@ -126,7 +125,7 @@ def acsa_bound(
     Args:
         rounds: R, number of rounds.
         v: number in the step size `2r/(4v + μr(r + 1))` of round r, from `acsa_v`; at least twice the smoothness of the
-            loss. For a convex loss, μ = 0 and the step size is r/(2v).
+            loss. For a convex loss, μ = 0.
         diameter: D, bound on the distance from the start to the optimum.
         variance: V², mean squared error of a round's gradient.
         form: which bound: "strong" is for a strongly convex loss; "convex" and "tight" are for a convex loss.
@@ -136,8 +135,8 @@ def acsa_bound(
         `2vD²/(R(R+1))` plus a term for the variance of gradients.
 
         * for "strong": `8V²/(μ(R+1))`;
-        * for "convex": `4V²(R+2)/(3v)`, from the literature;
-        * for "tight": `V²(2R+1)/(6v)`, which is smaller than the term of "convex".
+        * for "convex": `4V²(R+2)/(3v)`;
+        * for "tight": `V²(2R+1)/(6v)`.
 
     Source: derived here, from Ghadimi & Lan 2012.
 
@@ -222,8 +221,8 @@ def acsa_stages(
     """Successive runs (stages) of accelerated SGD on a strongly convex loss.
 
     Each stage halves the bound on the excess loss. There are as many stages as fit into the rounds. Remaining rounds
-    are not used, although V² contains noise that is calibrated for all R rounds. If the first stage does not fit, the
-    result is one stage of all rounds with v_1 = 2β, which need not halve the bound.
+    are not used. If the first stage does not fit, the result is one stage of all rounds with v_1 = 2β, which need not
+    halve the bound.
 
     Args:
         rounds: R, number of all rounds.
@@ -232,16 +231,13 @@ def acsa_stages(
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.
         printed: True replaces the factor R_k(R_k+1)(R_k+2) in the formula for v_k below by its reciprocal, which the
-            paper prints. With the reciprocal, v_k is always 2β.
+            paper prints.
 
     Returns:
         Stages k = 1, 2, …. Stage k has R_k rounds, and its r-th round has the step size `2r/(4v_k + μr(r + 1))` with
 
         * `R_k = ⌈max{4√(2β/μ), 128V²/(3μΔ·2^{−(k+1)})}⌉`;
         * `v_k = max{2β, √(μV²R_k(R_k+1)(R_k+2)/(3Δ·2^{−(k−1)}))}`.
-
-        Among all v ≥ 2β, v_k minimises `acsa_bound` with the form "convex" and D² = 2Δ·2^{−(k−1)}/μ. The bound
-        `acsa_stages_bound` also uses the strong convexity, and can be smaller at v_k = 2β.
 
     Source: Lowy & Razaviyayn 2023, proof of Theorem E.1.2 (Ghadimi & Lan 2013), corrected.
 
@@ -269,11 +265,10 @@ def acsa_stages(
 def acsa_stages_bound(stages: list[Stage], *, gap: float, strong_convexity: float, variance: float) -> float:
     """Bound on the excess loss after successive runs of accelerated SGD on a strongly convex loss.
 
-    Each run starts at the output of the previous run. The result may exceed `gap` if a run has too few rounds.
+    Each run starts at the output of the previous run.
 
     Args:
-        stages: `Stage(rounds=R_k, v=v_k)` for each run k = 1, 2, …. Run k has R_k rounds, and its r-th round has the
-            step size `2r/(4v_k + μr(r + 1))`.
+        stages: `Stage(rounds=R_k, v=v_k)` for each run k = 1, 2, ….
         gap: Δ_0, bound on the excess loss at the start.
         strong_convexity: μ, strong convexity of the loss.
         variance: V², mean squared error of a round's gradient.

@@ -31,8 +31,7 @@ def accelerated_rounds(
         problem: constants M˜ (machines in a round), d (parameters), D (distance from the start to the optimum) and L
             (Lipschitz constant).
         smoothness: β, smoothness of the loss.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
-            number of rounds, give a function from the number of rounds to ξ˜.
+        load: ξ˜, privacy load (`privacy_load`). If ξ˜ depends on the number of rounds, give a function.
         spread: Φˆ², mean squared distance of all records' gradients to their mean.
         batch: K, number of records in a batch.
         formal: True uses `Φˆ²/(dL²ξ˜)` instead of `Φˆ²/(dL²ξ˜K)`, as the formal statement of the theorem does.
@@ -73,11 +72,7 @@ def accelerated_strong_rounds(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start, such as L times the distance to the optimum.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
-            number of rounds, give a function from the number of rounds to ξ˜.
-        spread: Φˆ², mean squared distance of all records' gradients to their mean.
-        batch: K, number of records in a batch.
-        formal: True uses `Φˆ²/(dL²ξ˜)` instead of `Φˆ²/(dL²ξ˜K)`, as the formal statement of the theorem does.
+        load, spread, batch, formal: as in `accelerated_rounds`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -275,8 +270,7 @@ def nonsmooth_accelerated_rounds(
 
     Args:
         problem: constants M˜ (machines in a round) and d (parameters).
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
-            number of rounds, give a function from the number of rounds to ξ˜.
+        load: ξ˜, privacy load (`privacy_load`). If ξ˜ depends on the number of rounds, give a function.
         batch: K, number of records in a batch.
         sampled: False leaves out `1/(dξ˜K)`, for batches of all records.
         formal: True uses `1/(dξ˜)` instead of `1/(dξ˜K)`, as the formal statement of the theorem does.
@@ -313,11 +307,7 @@ def nonsmooth_accelerated_strong_rounds(
         problem: constants M˜ (machines in a round), d (parameters) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
-            number of rounds, give a function from the number of rounds to ξ˜.
-        batch: K, number of records in a batch.
-        sampled: False leaves out `1/(dξ˜K)`, for batches of all records.
-        formal: True uses `1/(dξ˜)` instead of `1/(dξ˜K)`, as the formal statement of the theorem does.
+        load, batch, sampled, formal: as in `nonsmooth_accelerated_rounds`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 

@@ -106,7 +106,7 @@ def shuffled_machines(
     Args:
         epsilon: ε of a machine's message without shuffling, for replacing one record of the machine.
         delta: δ of a machine's message without shuffling, for replacing one record of the machine; may be 0.
-        failure: δ', a part of the resulting δ that can be chosen freely. A smaller δ' means a larger resulting ε.
+        failure: δ', a part of the resulting δ that can be chosen freely.
         machines: N, number of all machines.
         records: n, number of records of a machine.
         printed: True omits the factor `e^{ε_r} + 1` from the formula of δ_r below. The printed theorem omits this
@@ -153,17 +153,14 @@ def shuffled_rounds_privacy(
     """Privacy of one record in all rounds, if a trusted shuffler hides which machine sent which message.
 
     In each round, the shuffler assigns the machines' datasets to the messages in a new uniformly random order, which an
-    observer does not know. Shuffling amplifies the privacy of each round (`shuffled_machines`). The result is for the
-    composition of all rounds.
+    observer does not know.
 
     Args:
         epsilon: ε of all rounds without shuffling, for replacing one record of one machine. It is used only to check
             the hypothesis ε ≤ √N.
         round_epsilons: ε of each round without shuffling, for replacing one record of one machine.
         round_deltas: δ_r of each round r without shuffling, for replacing one record of one machine.
-        machines: N, number of all machines.
-        records: n, number of records of a machine.
-        printed: as in `shuffled_machines`. True omits a factor that the printed theorem omits, but the proof needs.
+        machines, records, printed: as in `shuffled_machines`.
 
     Returns:
         The composed `ε = Σ_r a_r·tanh(a_r/2) + √(2·Σ_r a_r²·ln(1/δ'))` and `δ = δ' + Σ_r b_r`, where

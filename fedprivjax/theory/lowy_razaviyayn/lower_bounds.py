@@ -43,8 +43,8 @@ def local_lower_bound(
         round_deltas: δ_r of the messages of each round r; one entry for "sequential".
         deviation: φ, bound on the standard deviation of a record's gradient, at most L; 0 for the empirical loss.
         interaction: "sequential" (every machine sends one message) or "compositional" (several rounds).
-        compositionality: C, for "compositional": a number that is at least `√(Σ_r ε_r²)/ε`. For example, C is √R if
-            each of R rounds uses new records, with ε_r = ε. For "sequential", C is 1 and this argument is ignored.
+        compositionality: C, for "compositional": a number that is at least `√(Σ_r ε_r²)/ε`. For "sequential", C is 1
+            and this argument is ignored.
         strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
 
     Returns:
@@ -53,7 +53,6 @@ def local_lower_bound(
 
     Raises:
         Refusal: unless ε ≤ √N, ε_r ≤ 1/n, N ≥ 16·ln(2/(n·min δ_r)), Σδ_r < 1/(nN)², √Σε_r² ≤ Cε, φ ≤ L and μD ≤ L.
-            These are the hypotheses of the theorems.
 
     Source: Lowy & Razaviyayn 2023, Theorems 3.1 and F.4.
 
@@ -78,17 +77,13 @@ def central_lower_bound(
     the worst data. Constants and logarithms are omitted.
 
     Args:
-        problem: constants N (`per_round`, here the number of all machines), n (records of a machine), d (parameters), D
-            (distance from the start to the optimum) and L (Lipschitz constant).
+        problem, deviation, strong_convexity: as in `local_lower_bound`.
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
-        deviation: φ, bound on the standard deviation of a record's gradient; 0 for the empirical loss.
-        strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
 
     Returns:
         `φD/√(Nn) + LD·min{1, √d/(εnN)}` for a convex loss, and `φ²/(μnN) + LD·min{1, d/(εnN)²}` for a strongly convex
-        loss. The theorem for a strongly convex loss is for L near μD. The theorem has the factor L²/μ, which equals LD
-        at L = μD.
+        loss. The theorem for a strongly convex loss is for L near μD.
 
     Raises:
         Refusal: unless δ < 1/(nN), φ ≤ L and μD ≤ L, the hypotheses of the theorems.

@@ -74,7 +74,7 @@ def aggregate_variance(
     Returns:
         A `Variance`. Means are over the machines i, and d is the number of parameters. The fields are
 
-        * `sampling = E[1/m]·mean_i v_i`, where v_i is the variance of the mean gradient of one batch (see below);
+        * `sampling = E[1/m]·mean_i v_i`, where v_i is the variance of the mean gradient of one batch;
         * `clients = E[(N−m)/((N−1)m)]·mean_i ‖g_i − g‖²`, where g is the mean of all g_i; 0 if N = 1;
         * `noise = E[1/m]·d·mean_i σ_i²`.
 
@@ -116,8 +116,7 @@ def population_variance(
 ) -> Variance:
     """Bound on the variance of a round's mean gradient around the gradient of the population loss.
 
-    The gradients are at one point, such as the optimum for `minibatch_step_bound`. The bound assumes that records are
-    new samples from the population, which is true in a single pass only.
+    The bound assumes that records are new samples from the population, which is true in a single pass only.
 
     A random number m of all N machines takes part in a round. Let `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`.
 
@@ -171,11 +170,7 @@ def empirical_variance(
 
     Args:
         spread: Φˆ², mean squared distance of all records' gradients to the empirical gradient.
-        batch: K, number of records in a batch.
-        noise_std: σ_i, standard deviation of machine i's noise per coordinate, as an array or one number for all
-            machines.
-        dimension: d, number of parameters.
-        pmf: probabilities of m = 1, 2, …, N.
+        batch, noise_std, dimension, pmf: as in `population_variance`.
         diversity: υ², mean squared distance of the machines' gradients to their mean. The paper sets υ² to 0, which is
             correct only if all machines take part in every round or have equal gradients.
         total_records: None, or the number n of all machines' records. If M·K ≥ n, `sampling` is set to 0, as in the
@@ -245,11 +240,9 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
     """Step size of minibatch SGD for a convex loss, if the output is the mean of the iterates.
 
     Args:
-        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
-            start to the optimum) and L (Lipschitz constant).
+        problem, smoothness: as in `minibatch_rounds`.
         rounds: R, number of rounds.
-        smoothness: β, smoothness of the loss. With 0, the upper limit 1/(4β) of the step size is infinite.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); 0 for no privacy.
+        load: ξ˜, privacy load (`privacy_load`); 0 for no privacy.
 
     Returns:
         `η = min{1/(4β), (D√M˜/(LR))·min{√n, 1/√(dξ˜)}}`.
@@ -275,9 +268,7 @@ def minibatch_rounds(problem: ProblemConstants, *, batch: int, smoothness: float
             start to the optimum) and L (Lipschitz constant).
         batch: K, number of records in a batch.
         smoothness: β, smoothness of the loss.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`). If ξ˜ depends on the
-            number of rounds, give a function from the number of rounds to ξ˜. With `bare_load`, the result is the
-            paper's informal number of rounds, without logarithmic factors.
+        load: ξ˜, privacy load (`privacy_load`). If ξ˜ depends on the number of rounds, give a function.
 
     Returns:
         The smallest integer R with `R ≥ max{(βD√M˜/L)·√p, p/K}` and `p = min{n, 1/(dξ˜)}`.

@@ -24,10 +24,10 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
     convexity, and b is 1. `recursion_bound` bounds a mean of the s_t.
 
     Args:
-        contraction: `a` in the recursion. A step multiplies the error by 1 − aη.
+        contraction: `a` in the recursion.
         cap: g, reciprocal of the largest allowed step size: η is at most 1/g.
         start: r_0, the error at the start.
-        drift: c in the recursion, for the error that a step adds, such as `strong_drift`; may be 0.
+        drift: c in the recursion, such as `strong_drift`; may be 0.
         rounds: T, number of rounds.
 
     Returns:
@@ -48,15 +48,11 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
     """Bound on the mean excess loss of a method whose errors obey a recursion.
 
-    An example is SGD on a strongly convex loss. In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t +
-    cη²`, where η is the step size. For SGD, r_t is the expected squared distance to the optimum, and s_t is the
-    expected excess loss. Moreover, `a` is the strong convexity, and b is 1.
+    In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size
+    (`recursion_step`).
 
     Args:
-        contraction: `a` in the recursion.
-        start: r_0, the error at the start.
-        drift: c in the recursion.
-        rounds: T, number of rounds.
+        contraction, start, drift, rounds: as in `recursion_step`.
         step: η, any step size below 1/a.
 
     Returns:
@@ -170,13 +166,8 @@ def strong_step_bound(
     empirical loss. With `stability` from the function `strong_stability`, the bound is on the excess population loss.
 
     Args:
-        step: η, step size, at most 1/(4β).
-        rounds: R, number of rounds.
-        diameter: D, bound on the distance from the start to the optimum.
-        smoothness: β, smoothness of the loss.
+        step, rounds, diameter, smoothness, variance, stability: as in `minibatch_step_bound`.
         strong_convexity: μ, strong convexity of the loss.
-        variance: variance of a round's gradient at the optimum, from `worst_variance` or `population_variance`.
-        stability: α, bound on the difference of population and empirical loss.
 
     Returns:
         `α + μD²/((1 − μη)^{−R} − 1) + cη` with `c = 2·(sampling + clients) + noise`, from the fields of `variance`.
@@ -212,15 +203,10 @@ def strong_rounds(
     After these rounds, the excess population loss is of the order `(L²/(μM˜))·(1/n + dξ˜)` (`strong_rate`).
 
     Args:
-        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
-            start to the optimum) and L (Lipschitz constant).
-        batch: K, number of records in a batch.
-        smoothness: β, smoothness of the loss.
+        problem, batch, smoothness: as in `minibatch_rounds`.
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If ξ˜ depends on
-            the number of rounds, give a function from the number of rounds to ξ˜.
-        formal: True uses 1/(dξ˜) instead of p/K in the formula below, as the formal statement of the theorem does. The
-            result may then be larger than needed.
+        load: ξ˜, privacy load (`privacy_load`); positive. If ξ˜ depends on the number of rounds, give a function.
+        formal: True uses 1/(dξ˜) instead of p/K in the formula below, as the formal statement of the theorem does.
 
     Returns:
         The smallest integer R with `R ≥ max{(8β/μ)·ln(βD²μM˜/(dL²ξ˜)), p/K}` and `p = min{n, 1/(dξ˜)}`.

@@ -135,8 +135,7 @@ def nonsmooth_strong_rounds(problem: ProblemConstants, *, strong_convexity: floa
         problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
             start to the optimum) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
-        load: ξ˜, privacy load, which is proportional to the noise variance (`privacy_load`); positive. If ξ˜ depends on
-            the number of rounds, give a function from the number of rounds to ξ˜.
+        load: ξ˜, privacy load (`privacy_load`); positive. If ξ˜ depends on the number of rounds, give a function.
 
     Returns:
         The smallest integer R with `R ≥ max{8M˜p·ln(bD²μM˜/(dL²ξ˜)), 1/(dξ˜)}`, `p = min{n, 1/(dξ˜)}` and `b = μM˜p`.

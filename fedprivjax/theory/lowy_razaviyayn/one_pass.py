@@ -51,7 +51,7 @@ class OnePassConstants(ProblemConstants):
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss.
-        epsilon: ε of the privacy budget, at most 8·ln(1/δ), as the theorems require.
+        epsilon: ε of the privacy budget, at most 8·ln(1/δ).
         delta: δ of the privacy budget.
         smoothness: β, smoothness of the loss.
         deviation: φ, bound on the standard deviation of a record's gradient (L2 norm over coordinates).
@@ -144,13 +144,8 @@ def one_pass_strong_batch(problem: OnePassConstants, *, strong_convexity: float,
 def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
     """Excess population loss of one pass of accelerated SGD for a smooth convex loss, up to a constant.
 
-    The batch size is arbitrary. `one_pass_rate` is for the best batch size.
-
     Args:
-        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
-            to the optimum), L (Lipschitz constant), β (smoothness), φ (standard deviation of a record's gradient), υ
-            (root mean squared distance of the machines' gradients to their mean), N (all machines), and ε and δ
-            (privacy budget).
+        problem: constants, with the symbols of `OnePassConstants`.
         batch: K, number of records in a batch; may be a real number.
 
     Returns:
@@ -178,10 +173,7 @@ def one_pass_rate(problem: OnePassConstants) -> Any:
     machines, in this order.
 
     Args:
-        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
-            to the optimum), L (Lipschitz constant), β (smoothness), φ (standard deviation of a record's gradient), υ
-            (root mean squared distance of the machines' gradients to their mean), N (all machines), and ε and δ
-            (privacy budget).
+        problem: constants, with the symbols of `OnePassConstants`.
 
     Returns:
         `φD/√(nM) + (β^{1/4}LD^{3/2}√(d·ln(1/δ))/(εn√M))^{4/5} +
@@ -208,9 +200,7 @@ def one_pass_strong_rate(problem: OnePassConstants, *, strong_convexity: ArrayLi
     sampled machines, in this order.
 
     Args:
-        problem: constants n (records of a machine), M (machines in a round), d (parameters), L (Lipschitz constant), β
-            (smoothness), φ (standard deviation of a record's gradient), υ (root mean squared distance of the machines'
-            gradients to their mean), N (all machines), and ε and δ (privacy budget).
+        problem: constants, with the symbols of `OnePassConstants`.
         strong_convexity: μ, strong convexity of the loss.
 
     Returns:

@@ -38,8 +38,7 @@ class ProblemConstants:
         records: n, number of records of one machine; the smallest number if machines differ.
         per_round: M, number of machines in a round. If the number is random, give its harmonic mean
             (`harmonic_machines`). Results that contain M˜ instead of M also hold for machines with different privacy
-            loads (`privacy_load`). For such machines, give M˜ = `average_or_max(loads, pmf).per_round`. For equal
-            loads, M˜ is M.
+            loads (`privacy_load`). For such machines, give M˜ = `average_or_max(loads, pmf).per_round`.
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest bound if machines differ.
@@ -75,15 +74,15 @@ def privacy_load(
 ) -> Any:
     """Privacy load of a machine: a number to which the machine's noise variance is proportional.
 
-    The paper's bounds and step sizes depend on privacy only through the load ξ. The paper assumes Gaussian noise of
-    variance `256·R·L²·ξ` per coordinate. All arguments except `rounds` may be arrays with one entry per machine.
+    The paper assumes Gaussian noise of variance `256·R·L²·ξ` per coordinate. All arguments except `rounds` may be
+    arrays with one entry per machine.
 
     Args:
         records: n, number of records of a machine.
         epsilon: ε of the privacy budget, at most 2·ln(2/δ), or inf for no privacy (load 0).
         delta: δ of the privacy budget.
         rounds: R, number of rounds.
-        lipschitz: L, Lipschitz constant of the loss. The result is L²·ξ. The default of 1 gives ξ.
+        lipschitz: L, Lipschitz constant of the loss. The result is L²·ξ.
 
     Returns:
         `(L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
@@ -198,7 +197,7 @@ def top_averages(values: ArrayLike) -> np.ndarray:
 def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
     """Root mean square of the mean of the m largest of the machines' values, for a random m.
 
-    The random m is the number of machines in a round. Bounds for machines with unequal noise contain the result.
+    The random m is the number of machines in a round.
 
     Args:
         values: privacy loads (`privacy_load`), noise variances or squared deviations. An array has one entry per
@@ -221,14 +220,10 @@ def expected_top(values: ArrayLike, pmf: ArrayLike) -> float:
 def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
     """Number of machines and common value that a bound uses if machines have different values.
 
-    The values are, for example, the variances of the machines' noise. Let m be the random number of machines in a
-    round, and let ā_m be the mean of the m largest values (`top_averages`). The bound contains the expectation of
-    ā_m/m. The result is from the smaller of two upper bounds on this expectation.
+    Let m be the random number of machines in a round, and let ā_m be the mean of the m largest values (`top_averages`).
 
     Args:
-        values: noise variances, squared standard deviations of records' gradients, or privacy loads (`privacy_load`).
-            An array has one entry per machine, and a number is for all machines.
-        pmf: probabilities of m = 1, 2, …, N machines in a round, for N machines in all.
+        values, pmf: as in `expected_top`.
 
     Returns:
         An `Effective`, the one of the following two with the smaller `ratio = value/per_round`:

@@ -60,8 +60,6 @@ def momentum_settings(
 ) -> MomentumSettings:
     """Settings of private momentum (Algorithm 1) by the paper's Theorem 6.
 
-    The method is normalised SGD with noise on the momentum.
-
     Args:
         records: N, number of records.
         epsilon: ε of the privacy budget.
@@ -73,7 +71,7 @@ def momentum_settings(
         The number T of rounds, the weight α of a new gradient, and the step length η.
 
         * T of the theorem solves `T·log₂T = εN²/√(d·log(1/δ))` and is rounded up to whole epochs;
-        * `α = εN/(T·log₂T·√(d·log(1/δ)))` is clipped to [1/N, 1]. At the theorem's T, α is 1/N;
+        * `α = εN/(T·log₂T·√(d·log(1/δ)))` is clipped to [1/N, 1];
         * `η = 1/√(NT)`.
 
     Raises:
@@ -118,8 +116,6 @@ def momentum_noise_norm(
     * V, a bound on the number of nodes that contain one record;
     * m, a bound on the number of nodes from which one momentum is computed.
 
-    The noise of every node has the standard deviation Δσ√V per coordinate.
-
     Args:
         problem: constants d (parameters), G (Lipschitz constant) and N (records).
         rounds: T, number of rounds.
@@ -158,7 +154,7 @@ def momentum_bound(
 ) -> GradientBound:
     """Bound on the expected gradient norm of private momentum (Algorithm 1), as five terms.
 
-    The bound is for a uniformly random iterate. The bound is the sum of the five terms, `total` of the result.
+    The bound is for a uniformly random iterate.
 
     Every epoch, a pass over the records, must be shuffled independently. With one order for all epochs, the term
     `variance` for sampled records is not proved.
@@ -172,13 +168,7 @@ def momentum_bound(
             root mean square of the noise in a coordinate. Or give the bound `momentum_noise_norm`.
 
     Returns:
-        A `GradientBound` with the fields
-
-        * `optimisation`: `3R/(2ηT) + 3Lη/4`;
-        * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;
-        * `variance`: `6G√α`, due to sampled records;
-        * `noise`: 3 times the argument `noise`;
-        * `start`: `3G(1−α)/(αT)`, because the momentum starts at 0.
+        A `GradientBound`.
 
     Source: Tran & Cutkosky 2022, Lemmas 5 and 11. The constants are from the lemmas. Theorem 6 prints other constants.
 

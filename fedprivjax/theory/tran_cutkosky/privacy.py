@@ -65,7 +65,7 @@ def composition_epsilon(*, nodes: ArrayLike, ratio: ArrayLike, delta: ArrayLike,
           valid.
 
     Raises:
-        Refusal: if the form is "paper" and `ρ√V` exceeds `2(2 − √2)·√log(1/δ)`, which is about `1.17·√log(1/δ)`.
+        Refusal: if the form is "paper" and `ρ√V` exceeds `2(2 − √2)·√log(1/δ)`.
 
     Source: Tran & Cutkosky 2022, Theorem 10, which requires `ρ√V ≤ √log(1/δ)`. The weaker condition above is derived
     here.
@@ -98,7 +98,7 @@ def momentum_epsilon(
         algorithm: "tree" for Algorithm 1 (k = 1), or "reduced" for Algorithm 2 (k = 3).
 
     Returns:
-        `k/(2σ²) + √(2k·log(1/δ))/σ` for "renyi". The ε of "exact" has no closed form.
+        `k/(2σ²) + √(2k·log(1/δ))/σ` for "renyi".
 
     Source: Tran & Cutkosky 2022, Theorems 4 and 8 ("renyi").
 
@@ -134,8 +134,7 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
         * for "paper": `2·√log(1/δ)/ε` for Algorithm 1 and `4·√log(1/δ)/ε` for Algorithm 2.
 
     Raises:
-        Refusal: if the form is "paper" and ε exceeds `momentum_max_epsilon`, which is about 2.34·log(1/δ) for Algorithm
-            1 and 4.13·log(1/δ) for Algorithm 2. For larger ε, the paper's σ is not proved to suffice.
+        Refusal: if the form is "paper" and ε exceeds `momentum_max_epsilon`.
 
     Source: Tran & Cutkosky 2022, Theorems 4 and 8. Theorem 4 states the condition δ ≥ exp(−ε), which should read
     δ ≤ exp(−ε). Theorem 8 states no condition.
@@ -229,13 +228,6 @@ class Sensitivities(NamedTuple):
 def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, form: str = "corrected") -> Sensitivities:
     """Bounds on sensitivities to replacing one record, for the sums in reduced-noise momentum.
 
-    Algorithm 2 releases noisy sums over successive rounds, in which older rounds have smaller weights. Each of three
-    binary trees has sums of one kind:
-
-    * anchors: gradients at the first iterate of the epoch, called its anchor;
-    * differences: gradients at the anchor of the epoch minus gradients of the same records at the previous anchor;
-    * residuals: gradients at the iterate of the round minus gradients of the same records at the anchor.
-
     The bounds are for sums before they are multiplied by α, the weight of a new gradient in the momentum. They hold if
     all epochs have the same order of records, and α is at least 1/N for N records.
 
@@ -246,7 +238,7 @@ def reduced_sensitivities(problem: ProblemConstants, *, step_size: ArrayLike, fo
             sums over at most N rounds. "paper" gives the paper's numbers.
 
     Returns:
-        The bounds for anchors, differences and residuals depend on the form.
+        The bounds for anchors, differences and residuals (`Sensitivities`) depend on the form.
 
         * for "corrected": `4G`, `4ηNL` and `4ηNL`;
         * for "short": `2G`, `2ηNL` and `2η(N−1)L`;
@@ -278,9 +270,7 @@ def residual_sensitivity(
     Let g be the gradient of the record of round t. The residual of the round is g at the current iterate, minus g at
     the epoch's first iterate. The sum is over the rounds t = y, …, z, and round t has the weight (1−α)^{z−t}.
 
-    All epochs must have the same order, so that a record has the same position p = 0, …, N − 1 in every epoch. When the
-    record is used, the current iterate is p steps of length η after the epoch's first iterate. The residual's norm
-    is therefore at most pηL. Replacing the record changes each of its residuals by at most twice this bound.
+    All epochs must have the same order, so that a record has the same position p = 0, …, N − 1 in every epoch.
 
     Args:
         first: y, first round of the sum, counted from 1.

@@ -86,10 +86,9 @@ def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz:
     Returns:
         A `Federated` with the fields
 
-        * `epoch`: n/K, the number of rounds of an epoch. Use it as `records` in functions for privacy and noise;
-        * `sensitivity`: 2G/(KM) for "server" and 2G/K for "none", the sensitivity of the gradient whose sums get noise.
-          Use half of it as `lipschitz` in functions for noise, such as `momentum_noise_norm`;
-        * `noise`: 1 for "server" and 1/√M for "none", the factor by which to multiply the noise from these functions.
+        * `epoch`: n/K;
+        * `sensitivity`: 2G/(KM) for "server" and 2G/K for "none";
+        * `noise`: 1 for "server" and 1/√M for "none".
 
     Source: derived here.
 
@@ -168,8 +167,7 @@ class ReducedNodes(NamedTuple):
     Algorithm 2 of Tran & Cutkosky 2022 releases the noisy sums of three binary trees over the rounds. The first tree
     sums gradients at each epoch's first iterate. The second tree sums the differences between these gradients in
     successive epochs. The third tree sums residuals: current gradients minus gradients at the epoch's first iterate. A
-    sum is early if its last round is in the first two epochs. Otherwise, it is late. The noise of a sum grows with
-    these numbers:
+    sum is early if its last round is in the first two epochs. Otherwise, it is late.
 
     * `early`: bound on the number of early sums of the first two trees together that contain one record;
     * `late`: bound on the number of late sums of the first two trees together that contain one record. It also bounds
@@ -183,16 +181,14 @@ class ReducedNodes(NamedTuple):
 def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
     """Bound on the number of noisy sums that contain one record, in a binary tree over the rounds.
 
-    Level j of the tree has one noisy sum for each successive block of 2^j rounds. The noise of every sum grows with the
-    bound. The bound is safe but not tight, because some sums of the tree are never released.
+    Level j of the tree has one noisy sum for each successive block of 2^j rounds.
 
     Args:
         records: N, number of records, also the number of rounds of an epoch.
         rounds: T, number of rounds, at least N.
 
     Returns:
-        `V = (⌊log₂N⌋ + 1)·⌈T/N⌉ + Σ_j ⌊T/2^j⌋`, where the sum is over the integers j from ⌊log₂N⌋ + 1 to ⌊log₂T⌋. The
-        first term is for blocks of at most N rounds, and the second term is for longer blocks.
+        `V = (⌊log₂N⌋ + 1)·⌈T/N⌉ + Σ_j ⌊T/2^j⌋`, where the sum is over the integers j from ⌊log₂N⌋ + 1 to ⌊log₂T⌋.
 
     Source: Tran & Cutkosky 2022, Theorem 4, with ⌈T/N⌉ for T/N, which is too small if N does not divide T.
 
@@ -209,23 +205,16 @@ def node_count(*, records: ArrayLike, rounds: ArrayLike) -> Any:
 def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "corrected") -> ReducedNodes:
     """Numbers of noisy sums that contain one record, in reduced-noise momentum (Algorithm 2).
 
-    Algorithm 2 releases the noisy sums of three binary trees over the rounds. The first tree sums gradients at each
-    epoch's first iterate. The second tree sums the differences between these gradients in successive epochs. The third
-    tree sums residuals: current gradients minus gradients at the epoch's first iterate.
-
     Args:
         records: N, number of records, also the number of rounds of an epoch; at least 2.
         rounds: T, number of rounds, at least N.
         form: "corrected", or "paper" for the numbers of the paper. The paper's `early` can be slightly too small.
 
     Returns:
-        Two bounds, `early` and `late`. A sum is early if its last round is in the first two epochs. Otherwise, it is
-        late.
+        Two bounds, which `ReducedNodes` explains.
 
-        * `early` bounds the number of early sums of the first two trees together that contain one record. `early` is
-          `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
-        * `late = 4(T/N)·log₂N` bounds the number of late sums of the first two trees together that contain one record.
-          It also bounds the number of sums of the third tree that contain one record, early or late.
+        * `early` is `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
+        * `late` is `4(T/N)·log₂N`.
 
     Source: Tran & Cutkosky 2022, Theorem 8.
 
@@ -259,8 +248,7 @@ def node_sensitivity(
 
         * for "cyclic": `Σ_{j<⌈(z−y+1)/N⌉} (1−α)^{jN}`, which is at most 1.59;
         * for "reshuffled": `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e = 0, 1, … that have rounds from y to z,
-          at most 2.59. A record has this total weight if it is used in round z and is the last record in every earlier
-          epoch.
+          at most 2.59.
 
     Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, with ⌈(z−y+1)/N⌉ for ⌈(z−y)/N⌉. "reshuffled": derived here.
 
@@ -285,12 +273,8 @@ def node_sensitivity(
 def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cyclic") -> Any:
     """Upper bound on `node_sensitivity` for noisy sums over any number of rounds.
 
-    `node_sensitivity` is the largest total weight of one record in a noisy sum of gradients over the rounds y to z.
-
     Args:
-        records: N, number of records, also the number of rounds of an epoch.
-        alpha: α, weight of a new gradient in the momentum, at least 1/N.
-        order: order of the records, "cyclic" (the same in every epoch) or "reshuffled" (new in every epoch).
+        records, alpha, order: as in `node_sensitivity`.
 
     Returns:
         `1/(1−(1−α)^N)` for "cyclic", and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound of 2 holds for

@@ -26,7 +26,6 @@ class ReducedSettings(NamedTuple):
       method needs a private sum S_t of the anchor gradients of the last N rounds. An anchor gradient is a gradient at
       the anchor of its round's epoch. From round 2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is
       a new noisy sum of these anchor gradients, and D_t is a noisy sum of their changes since the previous epoch.
-      Without noise, S_t is the same for every γ.
     """
 
     rounds: Any
@@ -44,17 +43,15 @@ def reduced_settings(
         records: N, number of records, at least 2.
         epsilon: ε of the privacy budget.
         dimension: d, number of parameters.
-        rounds: T, number of rounds, or None for the theorem's number, which is very large.
+        rounds: T, number of rounds, or None for the theorem's number.
         form: lower limit of α, the weight of a new gradient in the momentum: 1.7/N for "corrected", or 1/N for "paper".
-            By Proposition 14, the paper's bound on the noise requires α of at least about 1.7/N. Theorem 9 disregards
-            this limit.
+            By Proposition 14, the paper's bound on the noise requires α of at least about 1.7/N.
 
     Returns:
         The number T of rounds, the weight α of a new gradient in the momentum, the step length η, and the reset rate γ.
 
         * T of the theorem is `N^{7/3}·ε^{4/3}/d^{2/3}`, rounded up to whole epochs of N rounds;
-        * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the lower limit. At the theorem's T, α is the lower
-          limit;
+        * `α = N^{3/4}·ε/(T^{3/4}·√d)`, but at most 1 and at least the lower limit;
         * `η = 1/√(NT)`;
         * `γ = ηN`. `ReducedSettings` explains the reset rate.
 
@@ -93,20 +90,12 @@ def reduced_noise_norm(
 ) -> Any:
     """Bound on the expected norm of the noise of reduced-noise momentum (Algorithm 2) in a round.
 
-    The method computes the momentum from noisy sums of three kinds:
-
-    * anchors: gradients at the first iterate of each epoch, called its anchor;
-    * differences: gradients at an epoch's anchor minus gradients of the same records at the previous anchor;
-    * residuals: gradients at the current iterate minus gradients of the same records at the anchor.
-
-    In round t, the method needs a private sum S_t of the anchor gradients of the last N rounds (one epoch). From round
-    2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`, with the reset rate γ. Here A_t is a new noisy sum of
-    these anchor gradients. D_t is the noisy sum of the differences of the same N rounds.
+    The method computes the momentum from noisy sums of anchors, differences and residuals (`Sensitivities`).
 
     Args:
         problem: constants d (parameters), G (Lipschitz constant), N (records, at least 2) and L (smoothness).
         settings: T rounds, weight α of a new gradient in the momentum (at least 1/N), step length η, and reset rate γ
-            (in (0, 1/2]).
+            in (0, 1/2] (`ReducedSettings`).
         noise_multiplier: σ, from `momentum_multiplier` with the algorithm "reduced".
         form: "corrected", or "paper" for the bound of the paper.
 
@@ -156,27 +145,20 @@ def reduced_bound(
 ) -> GradientBound:
     """Bound on the expected gradient norm of reduced-noise momentum (Algorithm 2), as five terms.
 
-    The bound is for a uniformly random iterate. The bound is the sum of the five terms, `total` of the result.
+    The bound is for a uniformly random iterate.
 
     The term `variance` for sampled records is proved only for epochs that are shuffled independently. The method,
-    however, requires the same order in all epochs. The paper does not mention this contradiction.
+    however, requires the same order in all epochs.
 
     Args:
-        problem: constants N (records), G (Lipschitz constant) and L (smoothness).
+        problem, gap: as in `momentum_bound`.
         settings: T rounds (at least N), weight α of a new gradient in the momentum (in [1/N, 1]), length η of a step,
-            and reset rate (in (0, 1/2]). Only the noise depends on the reset rate.
-        gap: bound R on the excess loss at the start, F(w_1) − inf F for a loss F.
+            and reset rate (in (0, 1/2]).
         noise: expected norm of the noise in the momentum, averaged over rounds. For d parameters, give √d times the
-            root mean square of the noise in a coordinate. Or give the bound `reduced_noise_norm`, which is much larger.
+            root mean square of the noise in a coordinate. Or give the bound `reduced_noise_norm`.
 
     Returns:
-        A `GradientBound` with the fields
-
-        * `optimisation`: `3R/(2ηT) + 3Lη/4`;
-        * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;
-        * `variance`: `6G√α`, due to sampled records;
-        * `noise`: 3 times the argument `noise`;
-        * `start`: `3G(1−α)/(αT)`, because the momentum starts at 0.
+        A `GradientBound`.
 
     Source: Tran & Cutkosky 2022, Theorem 9 and Lemmas 5 and 11. The term `start` is added here.
 
