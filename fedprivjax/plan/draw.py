@@ -190,10 +190,9 @@ def draw_plan(
     """Sample a run plan: the machines of each round, and the records that each machine uses.
 
     Args:
-        problem: problem with the records and, if the records are partitioned, with the machine of each record.
+        problem: problem with the records.
         participation: participation scheme, which samples the machines of each round.
-        rounds: number of rounds. None takes as many rounds as the records and the participation scheme allow. `rounds`
-            must be given if neither limits the number.
+        rounds: number of rounds. None takes as many rounds as the records and the participation scheme allow.
         seed: seed of participation, records and noise, or a separate seed for each (`Seeds`).
         order: order in which records are used:
 
@@ -203,7 +202,7 @@ def draw_plan(
             * "reshuffled": several epochs over each machine's records, with a new random order in each epoch.
 
             If a `sampler` is given, `order` is the order of the sampler's passes over the records, and must be
-            "shuffled" or "stored". Samplers that make no passes, such as Poisson sampling, ignore `order`.
+            "shuffled" or "stored".
         sampler: sampler of minibatches, for messages that use several records. None if every message uses one record.
 
     Raises:

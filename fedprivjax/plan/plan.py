@@ -151,12 +151,11 @@ def assign_shares(problem: Problem, schedule: Schedule, rng: np.random.Generator
 class Plan(Once):
     """Run plan, sampled before a run: each round's machines, and each message's records (the samples).
 
-    A message is the result that a machine sends in a round. A sample is the index of a record in the problem's dataset.
-    If a function computes examples on demand, a sample is the index of an example among the machine's examples, from 0.
+    A sample is the index of a record in the problem's dataset. If a function computes examples on demand, a sample is
+    the index of an example among the machine's examples, from 0.
 
-    If minibatches are sampled independently for each message, the samples may be secret (`secret`). Secret samples make
-    the guarantee stronger (privacy amplification by sampling). To obtain the guarantee against an adversary who knows
-    the samples, use `replace(plan, secret=False)`.
+    If minibatches are sampled independently for each message, the samples may be secret (`secret`). To obtain the
+    guarantee against an adversary who knows the samples, use `replace(plan, secret=False)`.
 
     Attributes:
         schedule: participation schedule: the machines of each round.
@@ -165,23 +164,16 @@ class Plan(Once):
         weights: weight of each record in its message, float32 [rounds, per_round, width]. None if every message has one
             record of weight 1.
         secret: True if the adversary does not know the samples.
-        order: order in which records are used:
+        order: order in which records are used: "shuffled", "stored", "cyclic" or "reshuffled", as in `draw_plan`.
 
-            * "shuffled": one pass in a random order.
-            * "stored": one pass in the stored order.
-            * "cyclic": several epochs over each machine's records, with the same random order in all epochs.
-            * "reshuffled": several epochs over each machine's records, with a new random order in each epoch.
-
-            If there is a `sampler`, it decides how often records are used, and the order is "shuffled" or "stored".
-        sampler: sampler of the minibatches, or None for one example per message.
+        sampler: sampler of the minibatches, or None for one example per message. It decides how often records are used.
         stored: True if examples are stored in a dataset, False if they are computed by a function.
         examples: number of examples in the dataset, or None if it is unknown. It is unknown for examples that a
             function computes, and in the public copy of a plan with secret parts.
         depends_on_sizes: True if the schedule depends on machines' numbers of records, which are then public.
         planned_uses: number of messages that would use each machine's most used record if no machine had dropped out,
             int [machines]. None unless there are dropouts and the order is "cyclic" or "reshuffled".
-        hides_sizes: True if machines' numbers of records are private. The samples are also secret in this case, because
-            samples show numbers of records.
+        hides_sizes: True if machines' numbers of records are private. The samples are also secret in this case.
     """
 
     schedule: Schedule

@@ -66,7 +66,7 @@ class Schedule(Once):
         expected: arithmetic mean of the number of machines that send in a round. None if the number of these machines
             is fixed.
         secret: the participation scheme if only a trusted server knows who takes part, or None if the schedule is
-            public. Rounds of a secret schedule may be empty.
+            public.
         late: staleness and weights of late messages, or None if all machines of a round start at its beginning.
         hours: simulated time at the end of each round in hours, float64 [rounds], or None if delays are not simulated.
     """

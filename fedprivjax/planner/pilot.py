@@ -52,19 +52,17 @@ OnProgress = Callable[[int, int], Any]
 class Pilot:
     """Settings of pilot runs, in which `plan` tries methods on synthetic data.
 
-    Methods are compared by the accuracy of their reported parameters on ten thousand test examples. If a method reports
-    an iterate chosen at random, its last iterate is used instead.
+    Methods are compared by the accuracy of their reported parameters on ten thousand test examples.
 
     If `plan` is called with `rounds`, every method makes this number of rounds. Otherwise, a method makes the number of
     rounds that `plan` reports for it, except methods whose theory asks for an impractical number. Such methods make 40
-    passes over the records. Methods that protect whole machines use the best of twelve pairs of clip and step size. The
-    pair is chosen by runs on the same synthetic data with another seed.
+    passes over the records. Methods that protect whole machines use the best of twelve pairs of clip and step size.
 
     Attributes:
         seeds: number of runs of each method. The runs differ in participants, order of records and noise, and use the
             same data.
-        classes: number C of classes, or None. For a model with d parameters, the data have d/C features if C > 2, and d
-            features if C = 2. If d/10 is a whole number above ten, None takes ten classes, otherwise two.
+        classes: number of classes, or None. For a model with d parameters, None takes ten classes if d/10 is a whole
+            number above ten, otherwise two.
         accuracy: accuracy of the best linear classifier on the data.
         clip: norm to which gradients, or changes of gradients, are clipped. The synthetic features have norms of at
             most 1. On data with features of norm at most B, the corresponding clip is B·`clip`.

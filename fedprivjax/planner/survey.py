@@ -48,18 +48,15 @@ def plan(
 ) -> xr.Dataset:
     """Compare methods before a run: noise, guarantee, error bound and cost of every protocol, without any data.
 
-    If a protocol is not defined for the requested trust model, its numbers are computed for trust "none", in which the
-    adversary sees all messages. The guarantee for trust "none" also holds in the requested model, in which adversaries
-    see less.
+    If a protocol is not defined for the requested trust model, its numbers are computed for trust "none". The guarantee
+    for trust "none" also holds in the requested model.
 
     Args:
-        epsilon: target ε at `delta`, one value or several. The noise is calibrated to ε.
+        epsilon: target ε at `delta`, one value or several.
         protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", names of
             algorithms are allowed, too. None compares all.
-        pilot: True, or a `Pilot` with its settings, to run every method on synthetic data, too. The data have the
-            given numbers of machines, records and parameters. The runs use each method's default settings with
-            clipping. The noise of each run is calibrated to ε on the run's own schedule. No private records are read.
-            False runs nothing.
+        pilot: True, or a `Pilot` with its settings, to run every method on synthetic data, too. The runs use each
+            method's default settings with clipping. No private records are read. False runs nothing.
         progress: True displays the progress of the pilot. A callable is called with (finished runs, all runs).
         setting: the other fields of `Setting`:
 
@@ -89,10 +86,9 @@ def plan(
           "explicit" bounds can be compared between methods.
         * `noise_std`: noise that is calibrated to the target ε.
         * `realised_epsilon` and `realised_mu`: privacy of a run with this noise, for a schedule of participants and
-          records that is sampled from `seed`. `realised_epsilon` may be below the target.
+          records that is sampled from `seed`.
         * `step_size`, the costs of a run, and the `guarantee` as JSON.
-        * `refusal`: reason why a method cannot be used. The numbers of such a method are NaN. For other methods, the
-          reason is empty.
+        * `refusal`: reason why a method cannot be used. It is empty for other methods.
         * With a pilot, `pilot_accuracy`: test accuracy, averaged over seeds, and `pilot_interval`: half-width of its
           95% interval.
         * With a pilot, `pilot_place`: rank of the method: 1 plus the number of methods whose interval lies wholly above
@@ -103,8 +99,7 @@ def plan(
         * With a pilot, `pilot_note`: settings that were chosen for the pilot, and its number of rounds if the error
           bound has another number. If the pilot was not run, the reason.
 
-        Its attributes include the settings, and `trivial`: the error bound G·D, which holds for any parameters in the
-        ball, even without training.
+        Its attributes include the settings, and `trivial`: the error bound G·D.
 
     Raises:
         Refusal: if settings are out of range, or if none of the methods can be used.

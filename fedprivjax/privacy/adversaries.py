@@ -42,8 +42,7 @@ class Adversary(Decorated):
         knows_seeds: True if the adversary knows the random seeds of some machines. It can compute the noise that these
             machines share with other machines.
         besides: text after "every other machine" in the guarantee's assumption "every other machine adds its noise to
-            its messages". It excludes machines whose noise the adversary knows. For example, a `Coalition` has "
-            outside of the coalition". Empty if no machine is excluded.
+            its messages". It excludes machines whose noise the adversary knows. Empty if no machine is excluded.
     """
 
     kind, decorator = "adversary", FROZEN
@@ -198,12 +197,9 @@ class LinearAdversary(Adversary):
       argument, int [n], has the index of the machine that sends each of a round's n messages. The result has shape
       [combinations, n].
 
-    The package derives the adversary's view of a run, and the guarantee against the adversary.
-
     In this example, each of two edge servers sums the messages of its machines, and the adversary sees these sums. The
     method `exposures` returns μ of Gaussian differential privacy of each machine, divided by the μ of a machine whose
-    message is seen alone. The noise variance of a sum of two messages is twice that of one message, so μ² is half as
-    large.
+    message is seen alone.
 
     >>> @dataclass(frozen=True)
     ... class Edges(LinearAdversary):

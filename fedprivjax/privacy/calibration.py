@@ -28,15 +28,14 @@ def calibrate(
     """Return a copy of the protocol with noise that meets its privacy target.
 
     In the copy, `noise_std` and `step_size` are set, and `mu` and `epsilon` are None. Exception: one ε per machine
-    stays, because it sets the ratios of the machines' noises. By default, a formula of the protocol gives the noise. If
-    the protocol has an `adversary`, or `calibrate_to="plan"`, the noise is the smallest one that meets the target on
-    the given plan. In both cases, the privacy on this plan is checked against the target, except for a noise rule that
-    only claims to meet the target.
+    stays. By default, a formula of the protocol gives the noise. If the protocol has an `adversary`, or
+    `calibrate_to="plan"`, the noise is the smallest one that meets the target on the given plan. In both cases, the
+    privacy on this plan is checked against the target, except for a noise rule that only claims to meet the target.
 
     Args:
         protocol: method with its settings.
         problem: data, loss and constraint set.
-        plan: run plan, which has the machines that take part in each round and the records of each message.
+        plan: run plan.
         mu: target μ of Gaussian differential privacy, instead of the protocol's `mu` or `epsilon`.
         epsilon: target ε at `delta`, one number or one per machine, instead of the protocol's `mu` or `epsilon`.
         delta: δ at which ε is targeted and stated.

@@ -49,15 +49,12 @@ class Coalition(Adversary):
       round, except the noise of the protected machine. Noise must be independent, or cancel in the sum as with
       `Pairwise`.
     * If the server sees every message, and machines share `Pairwise` noise, this adversary knows all noise that two
-      other machines share. Of the noises that the protected machine shares, it knows the `size` largest.
-
-    With more than 10⁴ coalitions, Refusal is raised for any other server or noise. The exception is a server that sees
-    every message with independent noise: the coalition then learns no more than the server.
+      other machines share. Of the noises that the protected machine shares, it knows the `size` largest. If the
+      machines' noise is independent, the coalition learns no more than the server.
 
     In this example, four machines send messages with equal noise, and the coalition knows the noises of two of them.
     The method `exposures` returns μ of Gaussian differential privacy of each machine, divided by the μ of a machine
-    whose message is seen alone. In the sum, the noise of the other two messages stays unknown. The variance of this
-    noise is twice that of one message, so μ² is half as large.
+    whose message is seen alone. In the sum, the noise of the other two messages stays unknown.
 
     >>> schedule = Schedule(4, np.array([[0, 1, 2, 3]]))
     >>> Coalition(2).exposures(SentNoise(np.ones((1, 4))), schedule) ** 2

@@ -178,9 +178,8 @@ class Event:
     def after(self, ends: np.ndarray, sent: np.ndarray, total: np.ndarray) -> Self:
         """Return the event of a run that is stopped early, for several stopping times at once.
 
-        The result has one machine for each pair of a stopping time and a machine of the run. It has `len(ends) ·
-        machines` machines in all. Machine i of a run that stops after `ends[j]` rounds has the index `j · machines +
-        i`.
+        The result has one machine for each pair of a stopping time and a machine of the run. Machine i of a run that
+        stops after `ends[j]` rounds has the index `j · machines + i`.
 
         Args:
             ends: numbers of rounds after which the run stops, int [ends].

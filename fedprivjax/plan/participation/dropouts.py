@@ -26,11 +26,10 @@ class Dropouts(Around):
     """Any participation scheme with dropouts: machines that are scheduled in a round but send nothing.
 
     Machines drop out independently of each other and of earlier rounds. A machine that drops out uses no record.
-    Guarantees count machines that drop out as if they had sent, because dropouts may not be known before the run.
+    Guarantees count machines that drop out as if they had sent.
 
-    If all machines of a round drop out, one of them is kept, so that no round is empty. With equal rates, the kept
-    machine is uniformly random. If participation is secret, no machine is kept: a round may be empty, and sums are
-    divided by the mean number of machines that send.
+    If all machines of a round drop out, one of them is kept, so that no round is empty. If participation is secret, no
+    machine is kept: a round may be empty, and sums are divided by the mean number of machines that send.
 
     Args:
         scheme: participation scheme that schedules the machines, before dropouts.

@@ -22,21 +22,19 @@ class Participation(Decorated):
 
     To define a custom scheme, subclass this class as a frozen dataclass. The subclass must define `machines`,
     `per_round` and `draw`. If the number of machines varies between rounds, also set `varies = True` and define
-    `cohort_size_pmf`. A scheme must not depend on the data. A scheme is public unless it sets `secret = True`. Before a
-    run, the shape and the indices of its schedule are checked. No machine may occur twice in a round, except in an
+    `cohort_size_pmf`. A scheme must not depend on the data. No machine may occur twice in a round, except in an
     asynchronous schedule (`Schedule.late`).
 
     Attributes:
         machines: total number of machines.
-        per_round: largest number of machines in a round. A schedule has this many slots (places of machines) per round.
-            Some slots may be empty.
+        per_round: largest number of machines in a round.
         varies: True if the number of machines varies between rounds.
         at_most_once: True if no machine takes part twice.
         exchangeable: True if the machines of a round, given their number, are a uniformly random subset of all
             machines.
         depends_on_sizes: True if the schedule depends on machines' numbers of records, which are then public.
         secret: True if only a trusted server knows who takes part. Rounds may then be empty, and sums are divided by
-            `mean_size`. Only methods whose privacy accounting covers the scheme accept it.
+            `mean_size`.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)

@@ -118,7 +118,6 @@ class CyclicPoisson(Participation):
 
     Round t, counted from 0, belongs to group g = t mod `groups`. Group g has the machines g, g + groups, g + 2·groups,
     … in the stored order. In a round of its group, each machine takes part independently with probability `rate`.
-    Machines of other groups do not take part.
 
     The groups are public and do not depend on the data. Only a trusted server learns which machines of a group take
     part, and how many. A round may be empty. Sums are divided by the mean number of machines in a round.

@@ -43,12 +43,10 @@ class Weighted(Participation):
 
     The probability of a machine is proportional to its weight, among the machines not yet sampled in this round.
 
-    If `max_uses` is given, a machine that has taken part this often is not sampled any more. If the weights differ
-    between rounds, sampling raises Refusal once too few machines are left for a round. If the weights are the same in
-    all rounds, a run of at most `rounds_given` rounds never lacks machines. If a later round would otherwise lack
-    machines, some of the machines with enough uses left for every remaining round are sampled first. These machines
-    then take part more often than their weights imply. For example, with `per_round` = 2 and `max_uses` = [3, 1, 1, 1],
-    three rounds are possible only if machine 0 takes part in each.
+    If `max_uses` is given, a machine that has taken part this often is not sampled any more. If the weights are the
+    same in all rounds, a run of at most `rounds_given` rounds never lacks machines. If a later round would otherwise
+    lack machines, some of the machines with enough uses left for every remaining round are sampled first. These
+    machines then take part more often than their weights imply.
 
     Args:
         machines: total number of machines.
@@ -95,8 +93,7 @@ class Weighted(Participation):
     ) -> "Weighted":
         """Return a scheme in which the machines' weights follow a daily cycle.
 
-        In round r, machine i has the weight max(0, 1 + strength·cos(2π·(r − peaks[i])/period)). Machines are sampled in
-        proportion to their weights, and a machine of weight 0 is unavailable.
+        In round r, machine i has the weight max(0, 1 + strength·cos(2π·(r − peaks[i])/period)).
 
         Args:
             machines: total number of machines.
@@ -167,14 +164,13 @@ class BySize(Participation):
 
     The scheme is for runs that use each example at most once. Let c_i be the number of messages that machine i can
     still send before its examples run out. The machines of a round are sampled one after another, without replacement,
-    with probability proportional to c_i. If later rounds would otherwise have too few machines, some of the machines
-    that can still send in every remaining round are sampled first.
+    with probability proportional to c_i.
 
     A run has at most T rounds, and T rounds by default. T is the largest number with Σ_i min(n_i, T) ≥ m·T, where n_i
-    is c_i before the first round. Every round then has m machines.
+    is c_i before the first round.
 
     The schedule reveals the machines' numbers of examples. Guarantees therefore require the neighbouring relation
-    replace-one, which does not change these numbers.
+    replace-one.
 
     Args:
         machines: total number of machines.

@@ -51,7 +51,7 @@ def rounded_norm(norm: Any, beta: float, dimension: int) -> Any:
     The norm exceeds this bound with probability at most β (Kairouz, Liu & Steinke 2021, Theorem 1).
 
     Args:
-        norm: c, bound on the L2 norm before rounding. It is a number, or a traced array.
+        norm: c, bound on the L2 norm before rounding.
         beta: β in [0, 1). If it is 0, the bound is c + √D, which is never exceeded.
         dimension: D, number of coordinates.
 

@@ -111,7 +111,7 @@ def shuffling(epsilon: float, failure: float, per_round: int, records: int = 1) 
 
     Args:
         epsilon: ε₀ of one message, for replacing one record.
-        failure: δ' in (0, 1), which can be chosen freely. A smaller δ' gives a larger ε₁.
+        failure: δ' in (0, 1), which can be chosen freely.
         per_round: M, number of messages of the round.
         records: n, number of records on which one message depends.
 

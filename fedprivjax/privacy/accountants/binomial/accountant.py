@@ -135,20 +135,15 @@ class BinomialSums(RecordAccountant):
     """Accountant of private sums of users' vectors, which are sent as single bits through a shuffler.
 
     A user rounds each coordinate of its vector at random to an integer from 0 to g. The user sends g bits whose sum is
-    this integer, and further random bits. The server sees only the sum of all users' bits for each coordinate. The
-    random bits are binomial noise in this sum. A user has one record, so the arguments `records` and `batch` of this
-    class's methods have no effect.
+    this integer, and further random bits. The server sees only the sum of all users' bits for each coordinate.
 
     Attributes:
         users: n, number of users in one sum who follow the protocol.
         dimension: d, number of coordinates of a vector.
         levels: g, number of steps into which the range of a coordinate is divided for rounding. The range is from −C to
             C if vectors have L2 norm at most C.
-        rounding: bound on the effect of random rounding on ε. Let Δ be the L2 distance, in steps, by which a user's
-            vector changes if the user's record is replaced. Before rounding, Δ is at most 2C, which is g steps. After
-            rounding, "coupled" bounds Δ by g + √d, and "independent" bounds Δ by g + 2√d. "averaged" does not bound Δ:
-            it averages the privacy loss over the random rounding. If d ≤ 4g², the resulting ε is about as if Δ were
-            √(g² + d/4). All three values of ε are valid, and "averaged" gives the smallest.
+        rounding: "averaged", "coupled" or "independent": bound on the effect of random rounding on ε. All three values
+            of ε are valid, and "averaged" gives the smallest.
         accounting: "exact" gives a proved upper bound on ε. "gaussian-limit" gives the ε of Gaussian noise with the
             same variance, which is an approximation without proof. "paper" gives the ε that Cheu et al. 2022 claim.
     """
@@ -266,9 +261,8 @@ class BinomialSums(RecordAccountant):
           of its range to the other. If vectors have one coordinate and one sum is released, this bound is the exact ε.
         * A proved upper bound, if `accounting` is "gaussian-limit" or "paper": the ε with `accounting` "exact".
 
-        The lower bound is left out if all sums together have more than 10¹³ random bits in one coordinate. Above this
-        number, the bound's numerical accuracy is not verified. The upper bound is left out above 2¹⁵ levels, because
-        its computation would take too long. If `ratio` is 0 or infinite, the result is empty.
+        The lower bound is left out if all sums together have more than 10¹³ random bits in one coordinate. The upper
+        bound is left out above 2¹⁵ levels.
 
         Args:
             ratio: standard deviation of one user's noise in one coordinate, in steps, divided by g = `levels`.
