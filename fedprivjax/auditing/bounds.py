@@ -208,8 +208,7 @@ def lower_bounds(
 def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05) -> LowerBounds:
     """Return lower bounds on ε and μ from scores with an unknown distribution.
 
-    A score is one number per run, by which an attack guesses the dataset of the run. Half of the runs serve to choose a
-    threshold. The bounds are computed from the other half.
+    Half of the runs serve to choose a threshold. The bounds are computed from the other half.
 
     Args:
         null: independent scores of runs on one dataset, shape [runs].

@@ -51,7 +51,8 @@ class Federation:
             order of the data. `plan.ORDERS` lists the other orders.
         loss: "linear" or "quadratic". The quadratic loss can detect errors that the linear loss does not detect.
         unclipped: True to scale down the canary's gradient on one of the two datasets, such that this gradient is not
-            clipped.
+            clipped. If messages show whether a gradient was clipped, `audit` ignores this setting and chooses the
+            value.
         dense: True if all coordinates of the canary's gradient are nonzero, False if only one coordinate is nonzero.
             None takes the gradient that the adversary detects better.
         leaves: number of arrays into which the parameters are divided, 1 or 2. With 2, the audit can detect that a

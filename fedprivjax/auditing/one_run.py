@@ -139,8 +139,7 @@ def audit_one_run(
         protocol: a protocol with a privacy target or a `noise_std`. Its `trust` must be "server" or "none". With
             "server", the adversary sees the points at which machines compute gradients (query points). With "none", the
             adversary sees all messages of machines.
-        problem: a problem whose examples are stored. Canaries replace the records that each machine uses first. If the
-            choice of records is secret, canaries replace the first records that the machine stores.
+        problem: a problem whose examples are stored. Canaries replace records of each machine.
         participation: participation scheme, which must be public.
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: seed of the run and of the random signs.
@@ -149,8 +148,8 @@ def audit_one_run(
         canary: norm of a canary's gradient, divided by the clip. It has no effect on a method without a clip.
         level: error probability of each bound.
         verdict: upper bound on the probability that `OneRunAudit.refuted` is True although the claim is right.
-        guesses: number of guessed signs. The attacker guesses the signs of which it is most certain. None takes the
-            number that gives the largest expected bounds if the claim is right.
+        guesses: number of guessed signs. None takes the number that gives the largest expected bounds if the claim is
+            right.
 
     Raises:
         Refusal: if the settings cannot be run, the adversary sees neither messages nor query points, or canaries change

@@ -65,8 +65,7 @@ def linear(
     """Return the linear score `weights·view` of an attack on two neighbouring datasets, shifted and scaled.
 
     A view is the vector of all numbers (columns) that the adversary sees in one run. If views are Gaussian, the score
-    has the distribution N(0, 1) on the first dataset and N(μ, 1) on the second. An attack guesses the second dataset if
-    the score is above a threshold.
+    has the distribution N(0, 1) on the first dataset and N(μ, 1) on the second.
 
     Args:
         name: name of the score, for tables.

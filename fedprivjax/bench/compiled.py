@@ -130,8 +130,7 @@ def rows(card: str, cards: int = 1, only: Sequence[str] | None = None, *, say: S
 
     Args:
         card: name of the card, a key of `CARDS`.
-        cards: number of cards. A single run divides its machines over the cards. A sweep divides its runs over the
-            cards.
+        cards: number of cards.
         only: names of methods and networks, or None for all.
         say: progress callback, called with a line of text.
     """

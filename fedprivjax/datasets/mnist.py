@@ -145,8 +145,7 @@ def mnist_pairs(
       All samples are drawn with replacement. Images therefore recur within and across machines. At p = 0, about 55% of
       a machine's test records are also among its training records.
     * `disjoint`, as in the text of the paper: each trial samples `5·per_digit` images of each digit from the training
-      set. These images are divided among the 5 machines that use the digit. No image is used twice. `per_digit` is at
-      most 1084.
+      set. No image is used twice. `per_digit` is at most 1084.
 
     The components and the mean are computed from the training images. No guarantee covers them.
 

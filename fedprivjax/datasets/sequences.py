@@ -71,7 +71,7 @@ def from_sequences(
     from the tokens before it.
 
     Args:
-        sequences: lists of tokens, or an array as `encode` returns it. Sequences longer than `length` are cut off.
+        sequences: lists of tokens, or an array as `encode` returns it.
         labels: class of each sequence, int, shape [examples], or a list of classes for each sequence. Such a list has
             one entry per token, −1 for a token without a class.
         test_sequences, test_labels: held-out examples, or None.

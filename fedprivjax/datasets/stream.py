@@ -70,7 +70,7 @@ def stream(
 ) -> Stream:
     """Return a `Stream` of points on the unit sphere, in classes around random centres.
 
-    Training examples are computed on demand, so the data of a million machines need no memory.
+    Training examples are computed on demand.
 
     An example of class y is `x = v/‖v‖` with `v = c_y + spread·u`. The centre c_y is a random unit vector. The entries
     of u are independent and uniform around 0, and the mean of ‖u‖² is 1.
@@ -144,8 +144,8 @@ def clusters(
 
     Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j.
     The unit vector e_0 is the lowest frequency, and the constant c is the mean brightness. The orthonormal vectors u_1,
-    …, u_C separate the classes. The directions of these vectors are random within the next 5C frequencies. The scale s
-    is chosen for the given `accuracy`. The best classifier is linear, without a bias.
+    …, u_C separate the classes. The scale s is chosen for the given `accuracy`. The best classifier is linear, without
+    a bias.
 
     With the defaults, classification is about as hard as on the pixels of MNIST.
 

@@ -173,8 +173,7 @@ def robust_regression(
 
     Features x are uniform on the unit sphere. The label is `y = ⟨w*, x⟩ + z`. The noise z is uniform in [−√3·noise,
     √3·noise]. For outliers, z is uniform in [−outlier_size, outlier_size]. The loss is not convex and is flat far from
-    w*, so the gradient norm is the metric to use. For every loss that increases with `|prediction − label|`, w*
-    minimises the population risk.
+    w*, so the gradient norm is the metric to use.
 
     Args:
         examples: number of training examples, a multiple of `machines`.

@@ -178,8 +178,7 @@ def simulate(
     A call with more `rounds` than before continues the run after its last round. The guarantee is for all rounds
     together. It does not cover a decision to continue that was based on private results.
 
-    A checkpoint contains the whole state of the run, such as noise, random keys and the states of machines. No
-    guarantee covers a checkpoint: keep it secret.
+    A checkpoint contains the whole state of the run. No guarantee covers a checkpoint: keep it secret.
 
     Raises:
         Refusal: before anything is compiled, if the settings are invalid or differ from the checkpoint's settings, or

@@ -177,7 +177,7 @@ def mapped(
         `population`, `noise_lipschitz` and `raw_rows`.
 
     Raises:
-        Refusal: if a map does not fit its input or has unknown settings. It is raised before anything is computed.
+        Refusal: if a map does not fit its input or has unknown settings.
 
     >>> from fedprivjax import datasets
     >>> small = mapped(datasets.load("digits"), ["pooling", "unit_norm"])

@@ -176,9 +176,8 @@ class AdaptiveClip(Decorated):
     def released(self, mean: tuple[Any, Any], clip, factor) -> tuple[Any, Any]:
         """Return the mean update in its original units, and the clip of the next round.
 
-        A machine's message is the pair (√(1 − u²)·Δ̃/C, ±u), where Δ̃ is the machine's update, clipped to norm C. The
-        second part gives an estimate b̃ of the fraction of updates with norm at most C. The clip of the next round is
-        C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`.
+        The second part of the mean message gives an estimate b̃ of the fraction of updates with norm at most C. The
+        clip of the next round is C·exp(−η·(b̃ − γ)), with η = `rate` and γ = `quantile`.
 
         Args:
             mean: noisy mean of the machines' messages, a pair.

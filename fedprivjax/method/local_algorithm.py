@@ -55,9 +55,9 @@ class AtServer(NamedTuple):
 class LocalAlgorithm(Part):
     """Base class of algorithms with local steps, such as federated averaging.
 
-    A subclass is a `flax.struct.dataclass` that defines `init`, `move`, `serve` and `point`. The other functions have
-    defaults. `init` returns the server's state before the first round. `point` returns the parameters that the server
-    reports as its result. In a round, functions are called in this order:
+    A subclass is a `flax.struct.dataclass` that defines `init`, `move`, `serve` and `point`. `init` returns the
+    server's state before the first round. `point` returns the parameters that the server reports as its result. In a
+    round, functions are called in this order:
 
     1. `sends` returns the pytree that the server sends to the participating machines. Default: the server's state.
     2. `enter` returns a machine's *carry*, the state of its local steps in this round. Default: the received point.
