@@ -1,6 +1,5 @@
 """Heat maps of a grid: a metric over two swept settings of the methods, or over one and the privacy level."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import matplotlib
@@ -14,7 +13,6 @@ from matplotlib.patheffects import Normal, Stroke
 from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.layout import drawing
-from fedprivjax.layout.colours import letter_width
 from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, points_of, target_epsilon
 from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import LEVELS
@@ -29,7 +27,7 @@ TURNED = 28  # number of characters of all labels along an axis above which they
 MAPS = 12  # largest number of maps with one for each privacy level; otherwise there is one for the middle level
 ACROSS = 2  # panels per row, since a phone's page is narrow
 FRAME, UNDER = "#d1242f", "#fdfdfd"  # colours of a frame and of the wider line below it, on light and dark cells
-EDGE = "(edge)"
+TITLE = 0.85  # part of a panel's width that its title takes
 COLOURS = "cividis"  # monotone in lightness, also for colour-blind readers
 
 
@@ -61,9 +59,8 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
 
     Grids of a protocol are drawn whole. More than `MAPS` panels have the middle ε only. The best cell, by the rule of
     `select`, has a frame, and cells with a mean within its interval have a dotted one, by the rule of bold means in
-    `Frame.to_latex`. The title has the best cell's value, its settings ("edge" marks the smallest and the largest of
-    the grid) and its realised ε, unless ε is swept. Further settings have their best values in every cell. The choice
-    uses the results, so no guarantee covers it.
+    `Frame.to_latex`. The title has the best cell's value, its settings and its realised ε, unless ε is swept. Further
+    settings have their best values in every cell. The choice uses the results, so no guarantee covers it.
 
     With one swept setting and several privacy levels, each level is a row of one map. The best cell of each row has the
     frame, and its value and setting follow the row.
@@ -88,36 +85,29 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     )
     by_level = axes[1] in LEVELS
     figure, maps = drawing.panelled(len(panels), 5.4 if by_level else 4.4, 3.6, across=ACROSS, sharey=alike)
-    width = figure.get_figwidth() / min(len(panels), ACROSS)
+    width = TITLE * figure.get_figwidth() / min(len(panels), ACROSS)
+    size = float(matplotlib.rcParams["font.size"])
     for axis, (label, point), mean, each in zip(maps, panels, means, runs, strict=True):
         _draw(axis, mean, cells, limits, drawn.best[label].attrs["delta"])
         title = [label, drawing.point_title(point, drawn.fixed, drawn.chosen)]
         if by_level:
             _mark_rows(axis, mean, each, cells.metric)
-            best = [f"best {axes[0]}{CHOSEN} of each row at its right"]
+            best = f"best {axes[0]}{CHOSEN} of each row at its right"
         else:
             cell = _mark(axis, each, cells.metric)
             epsilon = float(at(drawn.epsilon[label], {**point, **_values_at(mean, cell)}).max())
             if np.isfinite(epsilon) and "ε" not in title[1]:
                 title.append(f"ε = {up(epsilon, 4)}")
             best = _best_text(mean, cell, cells.metric)
-        _entitle(axis, width, [part for part in title if part], best)
+        lines = ", ".join(filter(None, title)), best
+        axis.set_title("\n".join(drawing.broken(figure, line, width, size) for line in lines), fontsize=size)
     words, place = f"{cells.words}, mean over {this.over}", {"location": "bottom", "aspect": 7 * figure.get_figwidth()}
     bar = figure.colorbar(maps[0].collections[0], ax=maps, label=words, **place)
     figure.set_figheight(figure.get_figheight() + 0.5)
-    figure.supxlabel(";\n".join(filter(None, [CHOSEN_NOTE, _marks_text(maps)])), fontsize="small")
+    figure.supxlabel(f"{CHOSEN_NOTE};\ndotted: mean within the interval of the best", fontsize="small")
     if cells.metric.unit == "%":
         drawing.percent_ticks(bar.ax.xaxis)
     return figure
-
-
-def _marks_text(maps: Sequence[Axes]) -> str:
-    """Return the explanation of the marks that occur in the maps, or an empty text if none does."""
-    dotted = any(frame.get_linestyle() == ":" for axis in maps for frame in axis.patches)
-    texts = [text for axis in maps for text in (axis.get_title(), *(each.get_text() for each in axis.texts))]
-    edge = any(EDGE in text for text in texts)
-    marks = ["dotted: mean within the interval of the best"] * dotted + [f"{EDGE}: end of the grid"] * edge
-    return "; ".join(marks)
 
 
 def _values_at(mean: xr.DataArray, cell: dict[str, int]) -> dict[str, float]:
@@ -125,19 +115,11 @@ def _values_at(mean: xr.DataArray, cell: dict[str, int]) -> dict[str, float]:
     return {name: float(mean[name][place]) for name, place in cell.items()}
 
 
-def _edge(mean: xr.DataArray, name: str, place: int) -> str:
-    """Return the mark of the smallest and the largest value of a setting."""
-    return f" {EDGE}" if place in (0, mean.sizes[name] - 1) else ""
-
-
-def _best_text(mean: xr.DataArray, cell: dict[str, int], metric: Metric) -> list[str]:
-    """Return the parts of a title that name the best cell's value and its settings."""
-    across_first = dict(reversed(cell.items()))
-    settings = [
-        f"{name} = {_short(value)}{_edge(mean, name, cell[name])}"
-        for name, value in _values_at(mean, across_first).items()
-    ]
-    return [f"best {metric.text(float(mean[cell]))}{metric.unit}{CHOSEN} at {settings[0]}", *settings[1:]]
+def _best_text(mean: xr.DataArray, cell: dict[str, int], metric: Metric) -> str:
+    """Return the part of a title that names the best cell's value and its settings."""
+    across_first = reversed(_values_at(mean, cell).items())
+    settings = ", ".join(f"{name} = {_short(value)}" for name, value in across_first)
+    return f"best {metric.text(float(mean[cell]))}{metric.unit}{CHOSEN} at {settings}"
 
 
 def _panels(this: Summary, metric: str | Metric, axes: list[str]) -> list[tuple[str, dict[str, float]]]:
@@ -192,20 +174,6 @@ def _short(value: float) -> str:
     return text if len(text) <= 6 else f"{value:.3g}"
 
 
-def _entitle(axis: Axes, width: float, first: list[str], second: list[str]) -> None:
-    """Set a title of two lines. If one is too long, parts move to the other, and then the font is smaller.
-
-    Args:
-        width: of the panel, in inches.
-    """
-    size, parts = float(matplotlib.rcParams["font.size"]), first + second
-    fitting = 0.85 * width / (letter_width() * size / drawing.FONT)
-    splits = [(first, second), *((parts[:place], parts[place:]) for place in range(1, len(parts)))]
-    lines = [[", ".join(filter(None, each)) for each in split] for split in splits]
-    title = min(lines, key=lambda pair: max(fitting, *map(len, pair)))
-    axis.set_title("\n".join(filter(None, title)), fontsize=size * min(1, fitting / max(map(len, title))))
-
-
 def _mark(axis: Axes, runs: xr.DataArray, metric: Metric, first: int = 0) -> dict[str, int]:
     """Frame the best cell, and those with a mean within its interval. Return the best cell's place on each axis.
 
@@ -238,6 +206,6 @@ def _mark_rows(axis: Axes, mean: xr.DataArray, runs: xr.DataArray, metric: Metri
         best = _mark(axis, runs.isel({down: [row]}), metric, row)[across]
         if row % step == 0:
             value = metric.text(float(mean[row, best])) + metric.unit
-            setting = _short(float(mean[across][best])) + _edge(mean, across, best)
+            setting = _short(float(mean[across][best]))
             place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
             axis.annotate(f"{value} at {setting}", (1.0, row + 0.5), (4, 0), va="center", **place)

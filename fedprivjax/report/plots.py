@@ -26,11 +26,11 @@ from fedprivjax.report.tables import AXES, CONSTANT, COUNTED, differ_in_costs, r
 from fedprivjax.sweeps.intervals import of_iterate
 from fedprivjax.sweeps.results import has, preferred
 
-LONGER = 3  # ratio of the longest to the shortest run above which the axis of rounds is logarithmic
 CURVE = 3  # smallest number of values of a swept setting for a curve
 SIZES = {"machines": "machines", "records": "records of a machine", "rounds": "rounds", "per_round": "machines a round"}
 BINS = 20
 EPSILON, ROUND, COSTS, GRID = "epsilon", "round", "costs", "grid"  # horizontal axes
+NAMES = {ROUND: "over_rounds", GRID: "over_grid"}  # ends of the names of plots; of other axes, `against_` and the axis
 COST = {"bytes": "sent_bytes", "gradients": "gradients_per_record", "hours": "hours"}  # single costs that are axes
 
 
@@ -64,8 +64,7 @@ def metric_against_epsilon(this: Summary, metric: str | Metric = "test_accuracy"
 def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss") -> Figure:
     """Plot a metric over rounds at one value of every swept setting, one panel per participation.
 
-    Bands are as in `metric_against_epsilon`. The axis of rounds is logarithmic if the longest run has more than three
-    times the rounds of the shortest.
+    Bands are as in `metric_against_epsilon`.
     """
     this, cells, figure, panels = _panelled(this, metric)
     for axis, point in panels:
@@ -73,7 +72,6 @@ def metric_over_rounds(this: Summary, metric: str | Metric = "test_loss") -> Fig
             if cells.metric.name in data:
                 _draw_path(axis, this, data, cells, **{**style, "marker": ""})
         axis.set_xlabel("round")
-        _scale_rounds(axis)
     return drawing.finish(figure, panels, cells.metric, drawing.over_seeds(cells.metric.words, this.best))
 
 
@@ -87,7 +85,7 @@ def metric_against(this: Summary, axis: str = "machines", metric: str | Metric =
     first = next(iter(this.best.values()))
     others = [name for name in axes_of(first) if name != axis]
     this, cells, figure, panels = _panelled(this, metric, (axis,), others[:1])
-    positive = _positive(cells) and np.isinf(cells.limits[1])
+    positive = np.isinf(cells.limits[1]) and all((values.mean("seed") > 0).all() for values in cells.runs.values())
     along = {label: data[axis] for label, data in this.best.items() if axis in data.dims}
     for place, point in panels:
         place.set_yscale("log" if positive else "linear")
@@ -167,23 +165,16 @@ def client_metrics(this: Summary) -> list[str]:
 
 def all_plots(this: Summary) -> dict[str, Figure]:
     """Return every plot with more than one value on its horizontal axis, by name."""
-    made: dict[str, Figure] = {}
     everyone = [m for m in this.shown_in("against_epsilon") if all(has(data, m.name) for data in this.best.values())]
-    if _sweeps_epsilon(this):
-        for metric in everyone:
-            made[f"{metric.name}_against_epsilon"] = metric_against_epsilon(this, metric)
-    for metric in everyone if grid_axes(this) else ():
-        made[f"{metric.name}_over_grid"] = metric_over_grid(this, metric)
-    for axis in curves(this):
-        for metric in everyone:
-            if not _sweeps_epsilon(this) or _positive(this.cells(metric)):
-                made[f"{metric.name}_against_{axis}"] = metric_against(this, axis, metric)
-    for metric in this.shown_in("over_rounds"):
-        if all(metric.name in data and _has_path(data[metric.name]) for data in this.best.values()):
-            made[f"{metric.name}_over_rounds"] = metric_over_rounds(this, metric)
-    for metric in this.shown_in("against_costs") if differ_in_costs(this.best) else ():
-        if sum(metric.name in data and _has_path(data[metric.name]) for data in with_costs(this.best).values()) > 1:
-            made[f"{metric.name}_against_costs"] = metric_against_costs(this, metric)
+    metrics = dict.fromkeys((EPSILON, GRID, *curves(this)), everyone)
+    metrics[ROUND] = [m for m in this.shown_in("over_rounds") if _paths(this.best, m) == len(this.best)]
+    if differ_in_costs(this.best):
+        metrics[COSTS] = [m for m in this.shown_in("against_costs") if _paths(with_costs(this.best), m) > 1]
+    made: dict[str, Figure] = {}
+    drawn = drawn_against(this)
+    for axis in (axis for axis in metrics if axis in drawn):
+        for metric in metrics[axis]:
+            made[f"{metric.name}_{NAMES.get(axis, f'against_{axis}')}"] = drawn[axis](metric)
     return made | {f"{name}_of_clients": client_histogram(this, name) for name in client_metrics(this)}
 
 
@@ -260,15 +251,6 @@ def _draw_curves(axis: Axes, this: Summary, cells: Cells, point: Point, along: M
             axis.axhline(float(mean), **{**style, "marker": ""})
 
 
-def _scale_rounds(axis: Axes) -> None:
-    """Make the axis of rounds logarithmic if the lengths of runs differ by more than a factor `LONGER`."""
-    rounds = [np.asarray(line.get_xdata()) for line in axis.lines]
-    ends = [each.max() for each in rounds if each.size]
-    if ends and max(ends) > LONGER * min(ends) and min(each.min() for each in rounds if each.size) > 0:
-        axis.set_xscale("log")
-        drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
-
-
 def _label(axis: Axes, name: str) -> None:
     axis.set(xlabel=AXES[name], xscale="log")
     drawing.plain_ticks(axis.xaxis, *axis.get_xlim())
@@ -284,14 +266,10 @@ def _sweeps_epsilon(this: Summary) -> bool:
     return any(data.sizes.get(name, 1) > 1 for data in this.best.values() for name in LEVELS)
 
 
-def _positive(cells: Cells) -> bool:
-    """Return True if all means are positive."""
-    return all(bool((values.mean("seed") > 0).all()) for values in cells.runs.values())
-
-
-def _has_path(values: xr.DataArray) -> bool:
-    """Return True if any run has more than one evaluation."""
-    return bool((values.notnull().sum("round") > 1).any())
+def _paths(best: Mapping[str, xr.Dataset], metric: Metric) -> int:
+    """Return the number of protocols with more than one evaluation of the metric in some run."""
+    evaluated = [data[metric.name].notnull().sum("round") for data in best.values() if metric.name in data]
+    return sum(bool((count > 1).any()) for count in evaluated)
 
 
 def _draw_baselines(panels: list[Panel], cells: Cells, along: str = "") -> None:
