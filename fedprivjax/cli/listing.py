@@ -147,42 +147,22 @@ def _print_combinations(name: str | None, json_file: Path | None) -> None:
     rows = []
     for kind, of_kind in grouped((cell.privacy, (cell, outcome)) for cell, outcome in found.items()).items():
         own = folded(dict(of_kind))
-        table = _combination_table(kind.__name__, own)
-        if table.parts(out.width) == 1:
-            out.print(table)
-        else:
-            out.say(kind.__name__)
-            for line in _combination_lines(table):
-                out.say_wrapped(line)
+        out.print(_combination_table(kind.__name__, own))
         rows += own
     write_json([{**row.values, "outcome": row.outcome} for row in rows], json_file)
 
 
 def _combination_table(title: str, rows: list[Any]) -> Sheet:
-    """Return a table of outcomes. A column with all of its values in a row has "any" there."""
+    """Return a table of numbered outcomes. A column with all of its values in a row has "any" there."""
     every = {column: {value for row in rows for value in row.values[column]} for column in rows[0].values}
     del every["privacy"]
-    table = Sheet(title)
-    table.add_columns("outcome", *every, justify="left")
-    for row in sorted(rows, key=lambda row: (row.outcome != "defined", row.outcome)):
+    table = Sheet(title, keys=2)  # in several parts, if the terminal is narrow
+    table.add_columns("", "outcome", *every, justify="left")
+    for number, row in enumerate(sorted(rows, key=lambda row: (row.outcome != "defined", row.outcome)), start=1):
         own = {column: row.values[column] for column in every}
         cells = ("any" if 1 < len(one) == len(every[column]) else ", ".join(one) for column, one in own.items())
-        table.add_row(row.outcome, *cells)
+        table.add_row(str(number), row.outcome, *cells)
     return table
-
-
-def _combination_lines(table: Sheet) -> list[str]:
-    """Return a table of outcomes as lines, for narrow terminals. The first one has the values that all rows share.
-
-    The others leave out the columns that are "any".
-    """
-    columns = table.columns[1:]
-    shared = [column for column in columns if len(set(column.cells)) == 1]
-    lines = ["  all: " + "; ".join(f"{column.header} {column.cells[0]}" for column in shared)] if shared else []
-    for place, outcome in enumerate(table.columns[0].cells):
-        own = {column.header: column.cells[place] for column in columns if column not in shared}
-        lines.append(f"  {outcome}: " + "; ".join(f"{name} {text}" for name, text in own.items() if text != "any"))
-    return lines
 
 
 def groups() -> dict[str, Entries]:

@@ -4,8 +4,6 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
-from functools import partial
-from importlib import import_module
 from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -14,15 +12,11 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from fedprivjax.experiment.section import Reflected, arguments
-from fedprivjax.protocols import PROTOCOLS
 
 SECTION = re.compile(r"^(?:Args|Attributes):\n((?:(?: .*)?\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^    (\*{0,2}\w[\w, ]*?):((?: .*)?(?:\n {8}.*)*)", re.MULTILINE)
 END = re.compile(r"(?<=[.;])(?<!et al\.)\s")
-KEY = re.compile(r"(?:a key of|see) `(?:fedprivjax\.)?(?:([\w.]+)\.)?([A-Z_]+)`")
-STATED = re.compile(r" Default: [^ ]*\.$")
 NONE = re.compile(r"(?<=or )None\b|(?<=always )None\b|(?<=default )None\b")
-SAME = re.compile(r"as in `(\w+)`\.?(?!,)")
 PLAIN = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "none", Any: "any"}
 HIDDEN = ("labels", "cached")  # arguments that files cannot set
 UNSET, REQUIRED = "unset", "required"  # defaults as text
@@ -58,37 +52,17 @@ def settings_of(thing: Any) -> list[Setting]:
     if inspect.isclass(thing) and issubclass(thing, Reflected):
         texts |= {name: text for name, text in help_of(thing.maker).items() if name in thing.keys}
     return [
-        Setting(name, kind, default, _line(texts.get(name, ""), default)) for name, kind, default in _declared(thing)
+        Setting(name, kind, default, NONE.sub(UNSET, texts.get(name, ""))) for name, kind, default in _declared(thing)
     ]
-
-
-def _line(text: str, default: str) -> str:
-    """Return a help line as users of files need it: None is "unset", and a known default is not stated again.
-
-    >>> _line('"none" or "server". Default: "none".', "none"), _line("ρ, or None for FedAvg.", UNSET)
-    ('"none" or "server".', 'ρ, or unset for FedAvg.')
-    """
-    known = text if default in ("", UNSET, REQUIRED) else STATED.sub("", text)
-    return NONE.sub(UNSET, known)
 
 
 def help_of(thing: Any) -> dict[str, str]:
     """Return the help on each argument or attribute in the docstrings of an object and of its bases."""
     found: dict[str, str] = {}
-    methods = {method.__name__: method for method, _ in PROTOCOLS.values()}
     for each in inspect.getmro(thing)[::-1] if inspect.isclass(thing) else [thing]:
         for names, text in _entries(inspect.cleandoc(each.__doc__ or "")):
-            line = KEY.sub(partial(_choices, each.__module__), short(" ".join(text.split())))
-            same = SAME.match(line)
-            others = help_of(methods[same[1]]) if same and same[1] in methods else {}
-            found |= {name: others.get(name, line) for name in names}
+            found |= dict.fromkeys(names, short(" ".join(text.split())))
     return found
-
-
-def _choices(module: str, key: re.Match[str]) -> str:
-    """Return the keys of a mapping that a docstring of a module names."""
-    found = getattr(import_module(f"fedprivjax.{key[1]}" if key[1] else module), key[2], None)
-    return key[0] if found is None else " or ".join(f'"{name}"' for name in found)
 
 
 def short(text: str) -> str:

@@ -92,10 +92,6 @@ class Sheet:
 
         return pd.DataFrame(self.rows, columns=[column.header for column in self.columns])
 
-    def parts(self, width: int) -> int:
-        """Return the number of tables into which the sheet is split to fit a width."""
-        return len(list(self._groups(width, self._constant(width))))
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Table]:
         """Yield the titles and tables that fit the console's width."""
         width = options.max_width

@@ -54,7 +54,7 @@ class LocalPrivacy(TakesPairwise, WorkPrivacy):
             `AdaptiveClip`. It is required with unit = "machine".
         trust: "server" if a trusted server adds the noise, or "none" if the machines add it. Default: "server" with
             unit = "machine", otherwise "none".
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
+        relation: neighbouring relation, "replace-one" (default) or "add-or-remove-one".
         noise: "independent" for fresh noise in every round. Other values, such as "tree" or "toeplitz", correlate a
             trusted server's noise over rounds. The setting `noise_schedule` of `FedAvg` lists all such values. With
             unit = "machine" and trust = "none", a `Pairwise` adds noise that pairs of machines share.

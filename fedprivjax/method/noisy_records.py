@@ -40,12 +40,11 @@ class NoisyRecords(TakesPairwise, RecordPrivacy):
             needs no assumption on the loss.
         batch: K, number of records in a message: one number for all machines, or one for each machine. It is None for a
             sampler without K, such as "full". It is also None for a `Sampler` object.
-        sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
-            object.
+        sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
             used records' messages is still divided by K. None stands for K divided by the machine's number of records.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`. Default: "replace-one".
-            "add-or-remove-one" needs Poisson samples of a public `rate`.
+        relation: neighbouring relation, "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
+            Poisson samples of a public `rate`.
         noise_rule: rule that computes the noise from ε. "accountant" is the smallest noise by exact accounting.
             "advanced" is a theorem of Lowy & Razaviyayn 2023, valid but conservative. A `PaperMoments` object is the
             formula of that paper's experiments, for reproductions only. The ε that the formula claims is invalid, and

@@ -72,7 +72,7 @@ class WorkPrivacy(Privacy):
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.
         unit: protected unit, "record" or "machine", or None for no privacy.
-        relation: neighbouring relation, a key of `fedprivjax.privacy.relations.RELATIONS`.
+        relation: neighbouring relation, "replace-one" (default) or "add-or-remove-one".
         clip: bound on the L2 norm of every record's message in a local step, enforced by clipping, or None.
         update_clip: bound on the L2 norm of a machine's whole message, enforced by clipping, or None.
         noise: correlation of a trusted server's noise over rounds: "independent" (the default) or another value of the

@@ -62,7 +62,7 @@ class AcceleratedSGD(Algorithm):
         schedule: every round's place in its stage, see `acsa.schedule_of`; None is one stage.
         strengths: strength of the losses' envelopes in every round, or None for the problem's losses.
         step_scale: factor on the steps of a given schedule.
-        server: as in `AcceleratedMinibatchSGD`.
+        server: optimiser of the server's steps, such as `optax.adam` or "adam".
     """
 
     strong_convexity: Any = 0.0
@@ -231,8 +231,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             relies on the Lipschitz constant that the problem states.
         batch: K, number of records in a message: one number for all machines, or one for each. None for the sampler
             "full", or a `Sampler` object.
-        sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
-            object with its own K, such as `Subset(10)`.
+        sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
+            its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
             by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs

@@ -73,7 +73,7 @@ class Mu2(Algorithm):
     """μ²-SGD, which reads the noisy running sum of the mean increments.
 
     Attributes:
-        server: as in `DPMu2`.
+        server: optimiser of the server's steps, which receives q̃_t as its gradient.
     """
 
     server: Any = optimizer_field()

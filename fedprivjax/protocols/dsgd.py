@@ -45,8 +45,8 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             belongs to the target `epsilon`. None gives all machines the target `epsilon`.
         batch: K, number of records in a message: one number for all machines, or one for each. None for the sampler
             "full", or a `Sampler` object.
-        sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
-            object with its own K, such as `Subset(10)`.
+        sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
+            its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
             by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs

@@ -64,7 +64,9 @@ class MinibatchSGD(Algorithm):
     """Projected SGD with any server optimiser, which reports a mean of its iterates.
 
     Attributes:
-        strong_convexity, window, server: as in `NoisyMinibatchSGD`.
+        strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
+        window: number of last iterates, including w_R, whose mean is reported.
+        server: optimiser of the server's steps, such as `optax.adam` or "adam".
     """
 
     strong_convexity: Any = 0.0
@@ -277,8 +279,8 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             default step size, and gives later iterates larger weights in the reported mean.
         batch: K, number of records in a message: one number for all machines, or one for each. None for the sampler
             "full", or a `Sampler` object.
-        sampler: sampler of the records of a message: a key of `fedprivjax.plan.samplers.SAMPLERS`, or a `Sampler`
-            object with its own K, such as `Subset(10)`.
+        sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
+            its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
             by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs

@@ -90,9 +90,8 @@ class ReducedTreeMomentum(MomentumProtocol):
         batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. K must
             divide the machine's number of records.
         sampler: "cyclic", the only order of records for which the method is exact.
-        allocation: division of the noise between the trees, a key of `fedprivjax.noise.factors.reduced.ALLOCATIONS`.
-            "optimal" gives the smallest noise in the momentum at the target privacy. "paper" is the division of the
-            paper.
+        allocation: division of the noise between the trees, "optimal" or "paper". "optimal" gives the smallest noise in
+            the momentum at the target privacy. "paper" is the division of the paper.
         noise_rule: "accountant" computes the smallest noise that meets the target. "paper" is the noise of Theorem 8.
         trust: "server" for three trees whose nodes are sums of means over the machines. "none" for three trees per
             machine.

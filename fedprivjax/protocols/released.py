@@ -215,11 +215,26 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordSettings, Pro
         noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
         acknowledged: True to accept the noise rule "paper_moments"; required by it.
         claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
-        aggregate: aggregate of the messages, a key of `fedprivjax.protocols.released.AGGREGATES`.
-        clip_at: clipped quantity, a key of `fedprivjax.protocols.released.CLIPPED`.
-        epsilon, noise_std, step_size, step_scale, clip, strong_convexity, batch, sampler, rate, relation, delta: as in
-            `NoisyMinibatchSGD`.
-        relative_privacy, trust, window, server: as in `NoisyMinibatchSGD`.
+        aggregate: aggregate of the messages, "mean" or "sum".
+        clip_at: clipped quantity, "record", "message" or "other".
+        epsilon: target ε: one number for all machines, or one for each.
+        noise_std: σ, standard deviation per coordinate of the noise in a message, given instead of `epsilon`.
+        step_size: η, step size of the server.
+        step_scale: factor by which the given or default step size is multiplied.
+        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping.
+        strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
+        batch: K, number of records in a message: one number for all machines, or one for each.
+        sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only.
+            Default: K divided by the machine's number of records.
+        relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one".
+        delta: δ of every machine, or one number for each machine, at most the run's δ. Default: the run's δ.
+        relative_privacy: one number for each machine, proportional to the machine's own target ε.
+        trust: "none", or "shuffler" for a trusted shuffler, which hides who sent which message of a round.
+        window: number of last iterates, including w_R, whose mean is reported.
+        server: optimiser of the server's steps, such as `optax.adam` or "adam".
+
+    `NoisyMinibatchSGD` has the conditions on these settings.
     """
 
     batch: int | Sequence[int] | None = host_only(None, traced=1)
@@ -255,7 +270,9 @@ class ReleasedLocalSGD(ReleasedRules, LocalSGD):  # type: ignore[misc]
     """Local SGD with the noise of Lowy & Razaviyayn's released code.
 
     Attributes:
-        noise_rule, acknowledged, claimed_records: as in `ReleasedMinibatchSGD`.
+        noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
+        acknowledged: True to accept the noise rule "paper_moments"; required by it.
+        claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
 
     The other attributes are those of `LocalSGD`.
     """

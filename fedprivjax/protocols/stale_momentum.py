@@ -61,7 +61,7 @@ class Stale(Algorithm):
     """μ²-SGD with corrections from the point of a machine's previous round, which reads the mean of growing sums.
 
     Attributes:
-        server: as in `DPMu2`.
+        server: optimiser of the server's steps, such as `optax.adam` or "adam".
     """
 
     server: Any = optimizer_field()

@@ -52,7 +52,7 @@ class Frame(pd.DataFrame):
             metric's value for the best constant prediction. The LaTeX table marks means that are worse than this value.
         notes: title and footnotes of the table.
         chosen: labels of protocols whose settings were chosen by their own results. No guarantee covers this choice.
-            The LaTeX table marks these protocols, and shows these settings.
+            The LaTeX table marks these protocols.
     """
 
     _metadata: ClassVar[list[str]] = ["cells", "notes", "chosen"]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -65,7 +65,6 @@ class Frame(pd.DataFrame):
         buf: Any = None,
         *,
         protocols: Literal["rows", "columns"] | None = None,
-        settings: bool = True,
         **options: Any,
     ) -> str | None:
         r"""Return the means and intervals as a LaTeX table, which needs the package booktabs.
@@ -75,14 +74,12 @@ class Frame(pd.DataFrame):
         point, the best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are
         not compared with private ones. A dagger marks a mean that is worse than the metric's value for the best
         constant prediction. Such a mean is never bold, and a note below the table states this value. LaTeX comments
-        above the table state δ, the guarantees and which means are bold. If settings of a protocol were chosen by its
-        own results, each of these settings has a separate column or row after the protocol's.
+        above the table state δ, the guarantees and which means are bold.
 
         Args:
             buf: path of the file to write, or None to return the text.
             protocols: "rows" for one row per protocol, "columns" for one column per protocol. Default: "rows" if there
                 are more protocols than points, else "columns". A table of eight rows and five columns is 6 inches wide.
-            settings: whether to show chosen settings.
             options: further arguments of `DataFrame.to_latex` of pandas, such as `caption`, `label` and `position`.
 
         Raises:
@@ -92,22 +89,14 @@ class Frame(pd.DataFrame):
         points, labels = dict.fromkeys(key[:-1] for key in texts), dict.fromkeys(key[-1] for key in texts)
         place = protocols or ("rows" if len(labels) > len(points) else "columns")
         require_choice("protocols", place, ("rows", "columns"))
-        series: list[tuple[str, list[str]]] = []  # header and texts of each protocol, and of its chosen settings
-        for label in labels:
-            name = latex(f"{label}{CHOSEN.strip() * (label in self.chosen)}")
-            series.append((name, [texts[*point, label] for point in points]))
-            for setting in self._chosen_by(label) if settings else ():
-                own = [self._setting_text(setting, (*point, label)) for point in points]
-                series.append((latex(f"{label}: {setting.removeprefix(BEST)}"), own))
+        names = {label: latex(f"{label}{CHOSEN.strip() * (label in self.chosen)}") for label in labels}
         if place == "columns":
-            heads = [*map(_symbol, axes), *(name for name, _ in series)]
-            rows = [
-                [*map("{:g}".format, point), *(each[row] for _, each in series)] for row, point in enumerate(points)
-            ]
+            heads = [*map(_symbol, axes), *names.values()]
+            rows = [[*map("{:g}".format, point), *(texts[*point, label] for label in labels)] for point in points]
         else:
             title = latex(self.cells.metric.title)
             heads = ["", *(", ".join(map(_setting, axes, point)) or title for point in points)]
-            rows = [[name, *each] for name, each in series]
+            rows = [[name, *(texts[*point, label] for point in points)] for label, name in names.items()]
         kind = "r" * len(heads) if place == "columns" else "l" + "r" * len(points)
         usual = {"escape": False, "index": False, "column_format": kind}
         text = pd.DataFrame(rows, columns=heads).to_latex(**{**usual, **options})
@@ -124,17 +113,6 @@ class Frame(pd.DataFrame):
             return text
         write_atomically(Path(buf), text, follow=True)
         return None
-
-    def _chosen_by(self, label: str) -> list[str]:
-        """Return the columns of the settings that a protocol's results chose."""
-        rows = self.xs(label, level=PROTOCOL)
-        return [name for name in self.columns if name.startswith(BEST) and not np.isnan(rows[name].values).all()]
-
-    def _setting_text(self, name: str, key: Any) -> str:
-        value, mean = float(self.loc[key, name]), float(self.loc[key, MEAN])
-        if np.isnan(value):
-            return "--" if np.isnan(mean) else "varies"
-        return f"{value:.4g}"
 
     def _texts(self) -> dict[Any, str]:
         """Return the text of each cell, by point and label. The best means of each point are bold."""
