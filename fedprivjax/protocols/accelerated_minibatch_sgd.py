@@ -264,8 +264,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         schedule: a row (r, 1/s, b) for each round, shape [rounds, 3]; set by `calibrate`. Here r is the number of the
-            round in its stage, from 1, and s is the step size of the stage. b is 1 in the first round of a stage, and 0
-            in its other rounds.
+            round in its stage, and s is the step size of the stage. b is 1 in the first round of a stage, otherwise 0.
 
     **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
     covers all messages of machine i together (record-level DP between silos, ISRL-DP).

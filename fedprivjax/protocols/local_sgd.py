@@ -173,7 +173,7 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         adversary: adversary against whom the guarantee holds. None is an adversary who sees every local step.
 
     **Privacy**: (ε_i, δ_i)-DP for replacing one record of machine i, even against an adversary who sees every local
-    step. A message is post-processing of the noisy steps.
+    step.
 
     Raises:
         Refusal: if a setting is invalid, or both `epsilon` and `noise_std` are given.

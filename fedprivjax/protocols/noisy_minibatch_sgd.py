@@ -255,7 +255,8 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
     """Noisy minibatch SGD: machines send noisy mean gradients of samples of their own records.
 
     In each of R rounds, M machines (clients) take part. Each of them sends the mean gradient of K of its records at the
-    server's point w_r, plus noise N(0, σ²·I). The server takes a projected step along the mean of the messages.
+    server's point w_r, plus noise N(0, σ²·I). The server takes a projected step along the mean of the messages (Lowy &
+    Razaviyayn 2023, Algorithm 1).
 
     Attributes:
         epsilon: target ε: one number for all machines, or one for each. It holds at the δ of the machine, see `delta`.
@@ -270,13 +271,13 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             * With a positive `strong_convexity`: the step of the theorem for strongly convex losses.
             * With a clip below the Lipschitz constant: a rule of thumb without a theorem
               (`fedprivjax.method.default_steps.plain_clipped_step`).
-            * With noise: the step of Theorem 2.1, which bounds the excess loss on new records.
+            * With noise: the step of Theorem 2.1.
             * If every round uses all records of all machines: 1/β, for smoothness β.
-            * Otherwise: the step that minimises the bound of Lemma E.4 on the excess training loss.
+            * Otherwise: the step that minimises the bound of Lemma E.4.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        strong_convexity: modulus of strong convexity of the loss, 0 if unknown. A positive modulus determines the
-            default step size, and gives later iterates larger weights in the reported mean.
+        strong_convexity: modulus of strong convexity of the loss, 0 if unknown. A positive modulus gives later iterates
+            larger weights in the reported mean.
         batch: K, number of records in a message: one number for all machines, or one for each. None for the sampler
             "full", or a `Sampler` object.
         sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with

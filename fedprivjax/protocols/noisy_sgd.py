@@ -254,7 +254,6 @@ class NoisySGD(MessageSettings):
 
     In each of T rounds, m machines (clients) take part. Each machine takes a record that was not used before, and sends
     the record's gradient at the server's point. The server takes a projected step along the mean of the messages.
-    Either every message has noise, or the mean has noise (`trust`).
 
     Attributes:
         mu: target μ of Gaussian DP. With inf, the run has no noise.

@@ -80,8 +80,7 @@ class ReducedTreeMomentum(MomentumProtocol):
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 9). If gradients are clipped below
             the Lipschitz constant, and the assumed distance to the optimum (`problem.travel`) is finite, the default is
             a rule of thumb without a theorem.
-        alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N, as Proposition 14
-            requires.
+        alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N.
         reset_rate: γ in [0, 1], weight in the estimate G_e of the gradient at the anchor of epoch e: G_e = γ·A + (1 −
             γ)·(G_{e−1} + D). Let a_e be this gradient without noise. A is a_e with noise of the first tree. D is a_e −
             a_{e−1} with noise of the second tree. None is min(η·N, 1/2).

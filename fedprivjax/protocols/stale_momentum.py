@@ -142,8 +142,7 @@ class StaleMomentum(MessageSettings):
 
     Let machine (client) i take part in round t, and let t' be its previous round. The machine takes a record z that was
     not used before, and computes u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z), where f is the loss and x_t the server's
-    point. The machine updates its momentum to q_i ← u + (t−1)/t'·q_i, and sends q_i with noise. In the first round of
-    the machine, u = t·∇f(x_t; z) and q_i = u.
+    point. The machine updates its momentum to q_i ← u + (t−1)/t'·q_i, and sends q_i with noise.
 
     The server's steps are those of `DPMu2`, along the mean of the messages.
 

@@ -167,7 +167,7 @@ class UserAGD(UserSettings):
             implies.
         schedule: a row (t + 1, 1/s, b) for each round, shape [rounds, 3]; set by `calibrate`. Here t is the number of
             the round in its phase, from 1, and s is the step size of the phase. b is 1 in the first round of a phase,
-            and 0 in its other rounds.
+            otherwise 0.
         strengths: strength of the Moreau envelopes in every round if smoothing = "phases", else None; set by
             `calibrate`.
 

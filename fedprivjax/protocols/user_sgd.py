@@ -31,8 +31,8 @@ class UserSGD(UserSettings):
             deviation σ·√n per coordinate.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, step size. Default if every record is used once: D/√(T·(L² + z²)), from the proof of Theorem 4.1
-            of Cheu et al. Here D bounds the distance from the start to the optimum, T is the number of rounds, L the
-            Lipschitz constant or a larger `clip`, and z the root mean squared norm of the noise in a round's mean
+            of Cheu et al. 2022. Here D bounds the distance from the start to the optimum, T is the number of rounds, L
+            the Lipschitz constant or a larger `clip`, and z the root mean squared norm of the noise in a round's mean
             gradient. If records are used in several rounds, the default is `fedprivjax.theory.cheu.gd_step`. If `clip`
             is below the Lipschitz constant, the default is a rule of thumb without a theorem
             (`fedprivjax.method.default_steps.plain_clipped_step`).
