@@ -47,7 +47,6 @@ class Protocol(Decorated):
     method of the package, such as `FedAvg`, builds an algorithm and a privacy object from its settings.
 
     A protocol is a frozen pytree (`flax.struct.dataclass`). Real-valued settings are leaves, which can be swept.
-    Settings that determine a shape or a branch are static.
 
     Give exactly one of `mu`, `epsilon` and `noise_std`. If the privacy object protects nothing, such as
     `LocalPrivacy(unit=None)`, give none of them.

@@ -205,10 +205,9 @@ class Privacy(Part):
 class MessagePrivacy(Privacy):
     """Base class of privacy objects that clip messages of records, add noise, and state the guarantee.
 
-    A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. `event` describes all
-    releases and their noise, and `mechanism` samples the noise. By default, the server reads the mean of a round's
-    messages plus `noise_std` times the mechanism's sample. An object that releases another value also defines `release`
-    and `messages`.
+    A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. By default, the server
+    reads the mean of a round's messages plus `noise_std` times the mechanism's sample. An object that releases another
+    value also defines `release` and `messages`.
 
     Attributes:
         clip: bound on the L2 norm of every record's message, enforced by clipping. If `clip` is None, messages

@@ -109,8 +109,7 @@ class BitMean(PrivateMean):
 
         Args:
             problem: the optimisation problem.
-            machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`. It is
-                called with a function `gradient` that returns the gradient of the record's loss at a point.
+            machine: function that computes one record's message, such as `lambda gradient: 2 * gradient(w)`.
             inputs: the round's participants and their records.
             noise: the round's noise bits, from `round_noise`, or None in a run without noise.
             key: random key of the round, for the random rounding.

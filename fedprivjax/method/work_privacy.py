@@ -58,16 +58,14 @@ class WorkPrivacy(Privacy):
     """Base class of privacy objects of methods with local steps.
 
     A custom privacy object is a `flax.struct.dataclass` that defines `event` and `mechanism`. For noise in local steps,
-    it also defines `step_noise`, which returns the noise of one step. For noise in messages or in their mean, it
-    overrides some of these functions:
+    it also defines `step_noise`. For noise in messages or in their mean, it overrides some of these functions:
 
     * At a machine, `bounded` clips the whole message, `sent` adds noise to the message, and `encoded` compresses it. By
       default, these functions leave the message unchanged.
     * At the server, `divisor` returns the number by which the sum of the messages is divided, by default the sum of
       their weights. `read` returns the mean that the server reads, by default without noise.
 
-    The object may keep a state between rounds, such as the current value of an adaptive clip. The state is public, so
-    every adversary may see it.
+    The object may keep a state between rounds. The state is public, so every adversary may see it.
 
     Attributes:
         work: sampler of the records of the local steps: `LocalEpochs` or `LocalSteps`.

@@ -146,8 +146,7 @@ def choose(
         divisor: divisor of each round's sum, shape [rounds]. None takes the divisor of the schedule. If `cancel` or
             `accumulate` is True, `divisor` must be None.
 
-    In the example, all machines take part in both rounds. All old noise is therefore cancelled, and the noise of each
-    round is independent:
+    In the example, all machines take part in both rounds. The noise of each round is then independent:
 
     >>> from fedprivjax import Full
     >>> everyone = Full(3).draw(2, np.random.default_rng(0))

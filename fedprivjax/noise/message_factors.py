@@ -62,14 +62,12 @@ class SumFactor(Factor):
 class Toeplitz(SumFactor):
     """Factor over the messages of a machine: a power of the matrix of running sums.
 
-    Let row k of the matrix s be a machine's k-th message without noise, for k = 1, …, n. With noise, the messages are
-    the rows of s + σ·F⁻¹ξ. Here ξ is a matrix of independent standard normals, and σ is the machine's calibrated noise.
     The matrix F is
 
         F = A^p/c
 
-    Here A has ones on and below the diagonal, so A·s are the running sums of the messages. The power p is `power`. The
-    first column of A^p has the first n coefficients of the power series of (1 − z)^(−p), and c is its L2 norm.
+    Here A has ones on and below the diagonal. The power p is `power`. The first column of A^p has the first
+    coefficients of the power series of (1 − z)^(−p), and c is its L2 norm.
 
     Attributes:
         power: p, from 0 (independent noise on every message) to 1 (equal independent noise on every running sum).
@@ -95,10 +93,9 @@ class Toeplitz(SumFactor):
 class Optimal(SumFactor):
     """Correlated noise of a machine's messages, fitted to the averages that DP-μ²-FL reports.
 
-    A machine has increments s_1, s_2, …, one for each message. It sends s + σ·F⁻¹ξ, with independent standard normals ξ
-    and the machine's calibrated noise σ. F minimises the noise variance in the averages of iterates that DP-μ²-FL
-    reports, on average over all rounds. Other methods get the same F, which is not fitted to their iterates. F depends
-    on the rounds in which machines take part.
+    The factor F minimises the noise variance in the averages of iterates that DP-μ²-FL reports, on average over all
+    rounds. Other methods get the same F, which is not fitted to their iterates. F depends on the rounds in which
+    machines take part.
 
     Attributes:
         iterations: largest number of iterations of the optimisation, which starts from `Toeplitz(0.7)`. After 30, the
@@ -124,9 +121,6 @@ class Optimal(SumFactor):
 @dataclass(frozen=True)
 class Given(SumFactor):
     """Factor whose matrix F the user supplies. It correlates the noise over the messages of a machine.
-
-    Let row k of the matrix s be a machine's k-th message without noise. With noise, the messages are the rows of s +
-    σ·F⁻¹ξ. Here ξ is a matrix of independent standard normals, and σ is the machine's calibrated noise.
 
     If a machine sends n messages, F needs at least n rows. The first n rows and columns of F are used, multiplied by a
     number that makes the largest column norm 1.

@@ -165,11 +165,9 @@ class Plan(Once):
             record of weight 1.
         secret: True if the adversary does not know the samples.
         order: order in which records are used: "shuffled", "stored", "cyclic" or "reshuffled", as in `draw_plan`.
-
         sampler: sampler of the minibatches, or None for one example per message. It decides how often records are used.
         stored: True if examples are stored in a dataset, False if they are computed by a function.
-        examples: number of examples in the dataset, or None if it is unknown. It is unknown for examples that a
-            function computes, and in the public copy of a plan with secret parts.
+        examples: number of examples in the dataset, or None if it is unknown.
         depends_on_sizes: True if the schedule depends on machines' numbers of records, which are then public.
         planned_uses: number of messages that would use each machine's most used record if no machine had dropped out,
             int [machines]. None unless there are dropouts and the order is "cyclic" or "reshuffled".

@@ -65,9 +65,7 @@ def plan(
             * `samples`: number n of records of each machine.
             * `dimension`: number d of parameters.
             * `delta`: δ of the guarantee.
-            * `trust`: trust model, by what the adversary sees: "none" (all messages), "shuffler" (messages without
-              their senders), "server" (what the server sends), or "pan-private" (what the server sends, and once the
-              server's memory).
+            * `trust`: trust model: "none", "shuffler", "server" or "pan-private".
             * `unit`: protected unit, "record", or "machine" for methods that clip a machine's whole update.
             * `lipschitz`: bound G on the gradient norm of one record's loss.
             * `smoothness`: smoothness constant L of one record's loss.
@@ -91,13 +89,12 @@ def plan(
         * `refusal`: reason why a method cannot be used. It is empty for other methods.
         * With a pilot, `pilot_accuracy`: test accuracy, averaged over seeds, and `pilot_interval`: half-width of its
           95% interval.
-        * With a pilot, `pilot_place`: rank of the method: 1 plus the number of methods whose interval lies wholly above
-          its own.
-        * With a pilot, `pilot_seconds`: wall time of the fastest run.
-        * With a pilot, `pilot_epsilon`, `pilot_rounds`, `pilot_clip` and `pilot_step`: realised ε, number of rounds,
-          clip and step size of the pilot runs.
-        * With a pilot, `pilot_note`: settings that were chosen for the pilot, and its number of rounds if the error
-          bound has another number. If the pilot was not run, the reason.
+        * `pilot_place`: rank of the method: 1 plus the number of methods whose interval lies wholly above its own.
+        * `pilot_seconds`: wall time of the fastest run.
+        * `pilot_epsilon`, `pilot_rounds`, `pilot_clip` and `pilot_step`: realised ε, number of rounds, clip and step
+          size of the pilot runs.
+        * `pilot_note`: settings that were chosen for the pilot, and its number of rounds if the error bound has another
+          number. If the pilot was not run, the reason.
 
         Its attributes include the settings, and `trivial`: the error bound G·D.
 

@@ -160,7 +160,7 @@ class Factor:
 
         The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. Let A be the matrix for which A·x are the
         momenta of all rounds. For `noise_std` = 1, the noise of the momenta is A·F⁻¹ξ, with the standard normals ξ_1,
-        ξ_2, … of the rounds and the factor's matrix F for this α. The function `matrix` returns F for α = 0.
+        ξ_2, … of the rounds and the factor's matrix F for this α.
 
         Args:
             path: state after the round before.
@@ -176,10 +176,8 @@ class Factor:
         """Return the squared exposure of every record, float64 [records].
 
         The exposure of a record is the largest L2 norm by which the record can change F·x. Here F is the factor's
-        matrix for this α. The entry x_t is a vector that is computed from the records of round t, without noise. In
-        every round that uses the record with weight w, the record can change x_t by any vector of norm at most w.
-
-        A run is as private as a release of F·x + σξ, with independent standard normals ξ and σ = `noise_std`.
+        matrix for this α. In every round that uses the record with weight w, the record can change x_t by any vector of
+        norm at most w.
 
         Args:
             uses: which rounds use which record, with which weight.
@@ -194,9 +192,8 @@ class Factor:
     ) -> np.ndarray:
         """Return the sensitivity of each release to one record, for unit noise; float64 [releases].
 
-        For `noise_std` = 1, a run is as private as a release of F·x + ξ. Here F is the factor's matrix for this α, and
-        ξ are independent standard normals. The entry x_t is a vector that is computed from the records of round t,
-        without noise. The record can change x_t by any vector of norm at most the record's weight in round t.
+        F is the factor's matrix for this α. The record can change x_t by any vector of norm at most the record's weight
+        in round t.
 
         Each entry of F·x + ξ is one release. The sensitivity of a release is the largest L2 norm by which the record
         can change the release. The squares of all sensitivities must sum to the record's entry in the result of
@@ -298,8 +295,7 @@ class Factor:
         Returns:
             A text that says how the exposures were computed, and the limits as numbers by name. The default is ("",
             {}): the exposures were computed for the given schedule and hold for no other. The factor `AnySchedule`
-            returns limits such as {"separation": 5, "uses": 3}. Its exposures hold for every schedule in which a
-            machine has at most 3 rounds, and any two are at least 5 rounds apart.
+            returns limits such as {"separation": 5, "uses": 3}.
         """
         return "", {}
 

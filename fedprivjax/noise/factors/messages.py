@@ -37,8 +37,7 @@ class CorrelatedSums:
 
     A machine sends its increments s_1, s_2, … with the noise r·σ·F⁻¹ξ. Here ξ are independent standard normals, σ is
     `noise_std`, and r is the machine's relative noise, which the property `scale` returns. The noisy increments equal
-    F⁻¹·(F·s + r·σ·ξ), so they are as private as a release of F·s + r·σ·ξ. The server computes running sums of the noisy
-    increments of all machines.
+    F⁻¹·(F·s + r·σ·ξ), so they are as private as a release of F·s + r·σ·ξ.
 
     Attributes:
         factor: F for the largest number of messages of a machine, float64 [messages, messages]. A machine that sends n

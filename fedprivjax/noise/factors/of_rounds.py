@@ -58,9 +58,9 @@ class RoundFactor(Factor):
         machine sends the same message of norm 1 in all of its rounds. The relative noise of release t is 1/c_t.
         Releases with c_t = 0 are left out.
 
-        If all entries of FᵀF are at least 0, other messages of norm at most 1 leak no more. Otherwise they may leak
-        more. The result is then a single number: the relative noise of one release that leaks at least as much as all
-        releases together, for any such messages.
+        If all entries of FᵀF are at least 0, other messages of norm at most 1 leak no more. Otherwise, the result is a
+        single number: the relative noise of one release that leaks at least as much as all releases together, for any
+        such messages.
 
         Args:
             schedule: participation schedule: which machines take part in each round.
@@ -180,10 +180,9 @@ class Banded(RoundFactor):
 class BLT(RoundFactor):
     """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F (BLT).
 
-    Let x_t be the mean of the messages of round t. The server publishes x + σ·F⁻¹ξ, with independent standard normals ξ
-    and σ = `noise_std`. A run stores a few vectors, the buffers. Buffer i has the decay θ_i and the scale s_i. Every
-    column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The function
-    `buffered_toeplitz.optimize` of the library jax_privacy computes parameters for a number of rounds.
+    A run stores a few vectors, the buffers. Buffer i has the decay θ_i and the scale s_i. Every column of F has the
+    entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The function `buffered_toeplitz.optimize`
+    of the library jax_privacy computes parameters for a number of rounds.
 
     Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 

@@ -68,7 +68,7 @@ class Normals(NamedTuple):
     Attributes:
         nodes: normals of the used nodes of the first two trees; shape [2, slots, d] for d parameters. A round uses at
             most `slots` nodes of a tree. Unused slots are 0.
-        age: number of rounds since the last round of each used node, int [slots]. It is the same in both trees.
+        age: number of rounds since the last round of each used node, int [slots].
         later: True for nodes whose last round is after round 2N, bool [slots].
         residual: normals of the third tree's new node, shape [d].
     """

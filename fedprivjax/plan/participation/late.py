@@ -121,9 +121,9 @@ def as_delays(delays: Any) -> Delays:
 class Buffered(Participation):
     """Asynchronous participation: the server steps whenever `per_round` answers have arrived (FedBuff).
 
-    An answer is a machine's message. A round is one step of the server. At every time, `concurrency` machines work.
-    When a machine answers, it becomes idle. A uniformly random idle machine, possibly the same machine, then starts
-    from the server's current parameters. A machine may answer twice in one round.
+    An answer is a machine's message. A round is one step of the server. When a machine answers, it becomes idle. A
+    uniformly random idle machine then starts from the server's current parameters. A machine may answer twice in one
+    round.
 
     The staleness s of an answer is the number of steps that the server has taken since the answer's machine started.
     The answer's weight is (1 + s)^−`power`. The weighted sum of a round's answers is divided by `per_round`. An answer

@@ -100,7 +100,7 @@ class Weighted(Participation):
             per_round: number of machines in a round.
             peaks: for each machine, the round of the day in which its weight is largest, from 0; [machines].
             strength: amplitude of the weights about 1, at least 0. With 0, all weights are 1. With 1, a machine is
-                unavailable in one round of the day, with 2 in a third of the rounds.
+                unavailable in one round of the day.
             period: number of rounds of a day.
             max_uses: largest number of rounds of a machine: one number, or one per machine, [machines]. None is no
                 limit.
