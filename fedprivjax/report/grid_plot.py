@@ -28,6 +28,7 @@ MAPS = 12  # largest number of maps with one for each privacy level; otherwise t
 ACROSS = 2  # panels per row, since a phone's page is narrow
 FRAME, UNDER = "#d1242f", "#fdfdfd"  # colours of a frame and of the wider line below it, on light and dark cells
 TITLE = 0.85  # part of a panel's width that its title takes
+EDGE = "(edge)"
 COLOURS = "cividis"  # monotone in lightness, also for colour-blind readers
 
 
@@ -59,8 +60,9 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
 
     Grids of a protocol are drawn whole. More than `MAPS` panels have the middle ε only. The best cell, by the rule of
     `select`, has a frame, and cells with a mean within its interval have a dotted one, by the rule of bold means in
-    `Frame.to_latex`. The title has the best cell's value, its settings and its realised ε, unless ε is swept. Further
-    settings have their best values in every cell. The choice uses the results, so no guarantee covers it.
+    `Frame.to_latex`. The title has the best cell's value, its settings ("edge" marks the smallest and the largest of
+    the grid) and its realised ε, unless ε is swept. Further settings have their best values in every cell. The choice
+    uses the results, so no guarantee covers it.
 
     With one swept setting and several privacy levels, each level is a row of one map. The best cell of each row has the
     frame, and its value and setting follow the row.
@@ -104,7 +106,8 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     words, place = f"{cells.words}, mean over {this.over}", {"location": "bottom", "aspect": 7 * figure.get_figwidth()}
     bar = figure.colorbar(maps[0].collections[0], ax=maps, label=words, **place)
     figure.set_figheight(figure.get_figheight() + 0.5)
-    figure.supxlabel(f"{CHOSEN_NOTE};\ndotted: mean within the interval of the best", fontsize="small")
+    marks = f"dotted: mean within the interval of the best; {EDGE}: end of the grid"
+    figure.supxlabel(f"{CHOSEN_NOTE};\n{marks}", fontsize="small")
     if cells.metric.unit == "%":
         drawing.percent_ticks(bar.ax.xaxis)
     return figure
@@ -115,10 +118,16 @@ def _values_at(mean: xr.DataArray, cell: dict[str, int]) -> dict[str, float]:
     return {name: float(mean[name][place]) for name, place in cell.items()}
 
 
+def _value_text(mean: xr.DataArray, name: str, place: int) -> str:
+    """Return a value of a setting, with a mark if it is the smallest or the largest."""
+    edge = f" {EDGE}" if place in (0, mean.sizes[name] - 1) else ""
+    return _short(float(mean[name][place])) + edge
+
+
 def _best_text(mean: xr.DataArray, cell: dict[str, int], metric: Metric) -> str:
     """Return the part of a title that names the best cell's value and its settings."""
-    across_first = reversed(_values_at(mean, cell).items())
-    settings = ", ".join(f"{name} = {_short(value)}" for name, value in across_first)
+    across_first = reversed(cell.items())
+    settings = ", ".join(f"{name} = {_value_text(mean, name, place)}" for name, place in across_first)
     return f"best {metric.text(float(mean[cell]))}{metric.unit}{CHOSEN} at {settings}"
 
 
@@ -206,6 +215,6 @@ def _mark_rows(axis: Axes, mean: xr.DataArray, runs: xr.DataArray, metric: Metri
         best = _mark(axis, runs.isel({down: [row]}), metric, row)[across]
         if row % step == 0:
             value = metric.text(float(mean[row, best])) + metric.unit
-            setting = _short(float(mean[across][best]))
+            setting = _value_text(mean, across, best)
             place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
             axis.annotate(f"{value} at {setting}", (1.0, row + 0.5), (4, 0), va="center", **place)

@@ -137,7 +137,9 @@ def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
         assert {place for place, style in frames.items() if style == ":"} == {*near} - {(row, column)}
         first, second = axis.get_title().split("\n", maxsplit=1)
         assert first == f"ours, μ = {mu:g}, ε = {up(float(gdp.epsilon(mu, DELTA)), 4)}"
-        found = f"‡ at clip = {2**column}, step_scale = {AXES['step_scale'][row]:g}"
+        clip = f"{2**column}{' (edge)' * (column in (0, 4))}"
+        scale = f"{AXES['step_scale'][row]:g}{' (edge)' * (row in (0, 2))}"
+        found = f"‡ at clip = {clip}, step_scale = {scale}"
         assert " ".join(second.split()).endswith(found)
     assert figure.get_supxlabel().startswith(CHOSEN_NOTE)
     small = Summary({"ours": data.isel(clip=[0, 1], mu=[0])})
@@ -158,7 +160,7 @@ def test_a_heat_map_of_one_setting_frames_the_best_cell_of_each_privacy_level(le
     frames = {(int(one.get_y()), int(one.get_x())) for one in axis.patches if one.get_linestyle() == "-"}
     assert frames == {(0, 2), (1, 1)}
     ends = [text.get_text() for text in axis.texts if " at " in text.get_text()]
-    assert ends == [f"{100 * means[0, 2]:.1f}% at 10", f"{100 * means[1, 1]:.1f}% at 1"]
+    assert ends == [f"{100 * means[0, 2]:.1f}% at 10 (edge)", f"{100 * means[1, 1]:.1f}% at 1"]
     assert axis.get_title() == "ours\nbest step_scale ‡ of each row at its right"
     ticks = {"mu": [f"{mu}\n(ε = {up(float(gdp.epsilon(mu, DELTA)), 4)})" for mu in (1, 2)], "epsilon": ["1", "2"]}
     assert [text.get_text() for text in axis.get_yticklabels()] == ticks[level]
