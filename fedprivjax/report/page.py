@@ -18,7 +18,7 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import json_from
 from fedprivjax.checks.printable import printable
 from fedprivjax.experiment.results import Results
-from fedprivjax.layout.drawing import SAFE, as_address, stack_panels
+from fedprivjax.layout.drawing import SAFE, as_address
 from fedprivjax.layout.text_table import html_table
 from fedprivjax.layout.wording import grouped, points_of
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
@@ -32,7 +32,6 @@ LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the 
 LONG = 24  # largest number of rows of a table that is open
 LEAST, MOST = 59, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
 ADDRESS = rf"^data:image/svg\+xml,[\w%.~{re.escape(SAFE)}-]*$"  # no quotes, no tags
-NARROW = "^$|" + ADDRESS.replace(re.escape(" "), "")  # a srcset ends an address at a space
 WIDE, FIGURES = 5_000_000, 8  # largest number of characters of an address, and of figures of a run
 
 
@@ -41,13 +40,12 @@ class Drawn(BaseModel):
 
     Attributes:
         name: title.
-        address, narrow: `data:` URLs of the figure and, for a phone, of its stacked panels, or "" without these.
+        address: `data:` URL of the figure.
         least, most: smallest and largest width in pixels.
     """
 
     name: str
     address: str = Field(pattern=ADDRESS, max_length=WIDE)
-    narrow: str = Field(pattern=NARROW, max_length=WIDE)
     least: int = Field(ge=1, le=10_000)
     most: int = Field(ge=1, le=10_000)
 
@@ -107,38 +105,19 @@ def page(this: Summary, results: Results, plots: Mapping[str, Figure], of_run: R
 
 
 def guarantee_texts(data: xr.Dataset) -> dict[str, str]:
-    """Return the distinct guarantees of a protocol's configurations as text, each with the points at which it holds."""
-    texts = data["guarantee"]
-    read = {text: PrivacyGuarantee.from_json(text).paragraph() for text in set(texts.values.ravel().tolist())}
-    axes = {str(name): texts[name].values.tolist() for name in texts.dims}
-    points = grouped((read[texts.sel(at).item()], at) for at in points_of(axes))
-    return {paragraph: points_text(where, axes) for paragraph, where in points.items()}
+    """Return the distinct guarantees of a protocol's configurations as text, each with the points at which it holds.
 
-
-def points_text(points: list[dict[str, float]], axes: Mapping[str, list[float]]) -> str:
-    """Return points of a grid as text. An axis along which they are all points of the grid is named once per point.
-
-    >>> axes = {"epsilon": [1, 2], "clip": [0.5, 1.0]}
-    >>> points_text([{"epsilon": 1, "clip": 0.5}, {"epsilon": 1, "clip": 1.0}], axes)
-    'epsilon = 1, any clip'
-    >>> points_text([{"epsilon": 1, "clip": 0.5}, {"epsilon": 2, "clip": 1.0}], axes)
-    'epsilon = 1, clip = 0.5; epsilon = 2, clip = 1'
+    An axis on which no guarantee depends is named once per point, as "any clip".
     """
-    free: list[str] = []
-    for name in (name for name, values in axes.items() if len(values) > 1):
-        others = _without(points, [*free, name])
-        if len(others) * len(axes[name]) == len(_without(points, free)):
-            free.append(name)
+    read = {text: PrivacyGuarantee.from_json(text).paragraph() for text in set(np.ravel(data["guarantee"]).tolist())}
+    texts = xr.apply_ufunc(read.get, data["guarantee"], vectorize=True, output_dtypes=[object])
+    free = [str(name) for name in texts.dims if texts.sizes[name] > 1 and (texts == texts.isel({name: 0})).all()]
+    texts = texts.isel(dict.fromkeys(free, 0))
     found = []
-    for point in _without(points, free):
-        found.append(", ".join([*(f"{name} = {value:g}" for name, value in point), *(f"any {name}" for name in free)]))
-    return "; ".join(found)
-
-
-def _without(points: list[dict[str, float]], names: list[str]) -> list[tuple[tuple[str, float], ...]]:
-    """Return the distinct points without some coordinates, as pairs of name and value."""
-    kept = (tuple((name, value) for name, value in point.items() if name not in names) for point in points)
-    return list(dict.fromkeys(kept))
+    for point in points_of({str(name): texts[name].values.tolist() for name in texts.dims}):
+        words = [*(f"{name} = {value:g}" for name, value in point.items()), *(f"any {name}" for name in free)]
+        found.append((texts.sel(point).item(), ", ".join(words)))
+    return {text: "; ".join(points) for text, points in grouped(found).items()}
 
 
 def not_covered(best: Mapping[str, xr.Dataset], *, drawn: bool = False) -> list[str]:
@@ -177,13 +156,12 @@ def without_empty_sections(settings: str) -> str:
 
 
 def as_drawn(figures: Mapping[str, Figure]) -> list[Drawn]:
-    """Return figures for the page. Their panels are stacked in the end, as a phone shows them."""
+    """Return figures for the page."""
     found = []
     for name, figure in figures.items():
-        inches, wide = figure.get_size_inches()[0], as_address(figure)
-        narrow = as_address(figure).replace(" ", "%20") if stack_panels(figure) else ""  # a srcset has no spaces
+        inches = figure.get_figwidth()
         sizes = {"least": round(LEAST * inches), "most": round(MOST * inches)}
-        found.append(Drawn(name=name.replace("_", " "), address=wide, narrow=narrow, **sizes))
+        found.append(Drawn(name=name.replace("_", " "), address=as_address(figure), **sizes))
     return found
 
 
