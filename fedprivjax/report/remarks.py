@@ -9,10 +9,9 @@ from fedprivjax.engine.simulate import STEPS
 from fedprivjax.experiment.build import non_private_label
 from fedprivjax.layout.wording import CHOSEN_NOTE, epsilon_text, grouped, guarantees_in, statement
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
-from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, along, tunable
+from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, tunable
 from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
 from fedprivjax.sweeps.intervals import INTERVAL
-from fedprivjax.sweeps.results import alone
 from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, cells_at_ends, clip_has_no_effect
 
 NAIVE_NOTE = (
@@ -78,25 +77,7 @@ def _baselines(this: Summary) -> list[str]:
     if machines and any(cells.alone for cells in this.tabulated):
         what = f"mean ± 95% interval over {machines}, each after {LEARNER}; nothing is sent; non-private"
         lines.append(f"{ALONE}: {what}")
-    lines += [line for cells in this.tabulated for line in _below_alone(this.best, cells)]
     return [*lines, *(line for cells in this.tabulated for line in _above_non_private(this.best, cells))]
-
-
-def _gap(mean: xr.DataArray, other: xr.DataArray, cells: Cells) -> xr.DataArray:
-    """Return by how much a mean is better than another."""
-    return (mean - other) * (1 if cells.metric.better == "higher" else -1)
-
-
-def _below_alone(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
-    """Return a remark for each protocol that is worse in some cell than machines that train alone."""
-    lines = []
-    for label, (mean, _) in cells.intervals.items():
-        found = alone(best[label], cells.metric.name)
-        worse = np.array(False) if found is None else _gap(mean, along(found)[0], cells) < 0
-        if worse.any():
-            where = f"{int(worse.sum())} of {worse.size} cells"
-            lines.append(f"{label} is worse than {ALONE} in {where} of {cells.metric.words}")
-    return lines
 
 
 def _above_non_private(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str]:
@@ -113,7 +94,8 @@ def _above_non_private(best: Mapping[str, xr.Dataset], cells: Cells) -> list[str
         own = non_private_label(label)
         for other in [own] if own in free else [one for one in free if method[one] == method[label]]:
             (mean, half), (level, around) = cells.intervals[label], cells.intervals[other]
-            better = _gap(mean, level, cells) > np.hypot(half.fillna(0), around.fillna(0))
+            gap = (mean - level) * (1 if cells.metric.better == "higher" else -1)
+            better = gap > np.hypot(half.fillna(0), around.fillna(0))
             if better.any():
                 where = f"{int(better.sum())} of {better.size} cells"
                 lines.append(

@@ -1,4 +1,4 @@
-"""Figures of one run: its metrics, who takes part, ε over rounds and of every machine, and the noise's correlation."""
+"""Figures of one run: its metrics, who takes part, and ε over rounds and of every machine."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,10 +20,6 @@ from fedprivjax.experiment.jobs import Job
 from fedprivjax.layout.colours import CONSTANT, colour, look, slots
 from fedprivjax.layout.drawing import FONT, add_legend, panelled, percent_ticks, point_title
 from fedprivjax.layout.wording import power_text, relations
-from fedprivjax.noise.factors.matrices import inverse_of
-from fedprivjax.noise.message_factors import SumFactor
-from fedprivjax.noise.pairwise import Pairwise
-from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
@@ -32,7 +28,6 @@ from fedprivjax.report.summary import Summary
 from fedprivjax.report.tables import BEST
 
 CELLS = 400  # most rows and columns of an image; more machines or rounds share one
-MOST = 2000  # most rows of a matrix that is drawn
 ENDS = 40  # most numbers of rounds for which ε is computed
 BINS = 31  # odd, so that one value is in the middle of its bar
 SIZE = 6.0, 3.8  # width and height in inches
@@ -44,9 +39,8 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
 
     Args:
         shown: a recorded metric; "participation", the rounds in which every machine takes part; "machine_epsilon", the
-            ε of each machine, as a histogram if there are more than 30; "epsilon", the ε of the first rounds;
-            "noise_correlation", of noise that is correlated over rounds or between machines; or None for every
-            recorded metric of scalars.
+            ε of each machine, as a histogram if there are more than 30; "epsilon", the ε of the first rounds; or None
+            for every recorded metric of scalars.
         against: "round" or "hours", for metrics.
 
     Raises:
@@ -229,39 +223,10 @@ def epsilon_spent(run: SavedRun | ReadyRun) -> Figure:
     return figure
 
 
-def noise_correlation(run: SavedRun | ReadyRun) -> Figure:
-    """Plot the correlation of the noise: of the server's noise over rounds, or of two machines' messages of a round."""
-    schedule, noise = _plan(run).schedule, getattr(run.protocol.privacy, "noise", None)  # type: ignore[attr-defined]
-    if isinstance(noise, Pairwise):
-        machines = np.arange(schedule.machines)
-        covariance, name = noise.covariance(np.ones(machines.size))(machines, np.ones(machines.size, bool)), "machine"
-    elif not isinstance(factor := round_factor(noise), SumFactor | None) and schedule.size.rounds <= MOST:
-        inverse = inverse_of(factor.known(schedule))
-        covariance, name = inverse @ inverse.T, "round"
-    else:
-        raise Refusal(
-            f"noise must be correlated over at most {MOST} rounds, or between machines (Pairwise), to be drawn, got "
-            f"{noise!r}"
-        )
-    spread = np.sqrt(np.diag(covariance))
-    figure, (axis,) = panelled(1, *SIZE)
-    first = 0.5 if name == "round" else -0.5
-    extent = (first, len(spread) + first, len(spread) + first, first)
-    image = axis.imshow(covariance / np.outer(spread, spread), cmap="RdBu_r", vmin=-1, vmax=1, extent=extent)
-    figure.colorbar(image, label="correlation")
-    axis.set(xlabel=name, ylabel=name)
-    axis.set_title(f"noise: {noise}", fontsize="medium")
-    _whole(axis.xaxis, axis.yaxis)
-    if name == "machine":
-        _number_machines(run, axis.yaxis)
-    return figure
-
-
 VIEWS = {  # of one run, by name: title on a page, and function
     "participation": ("participation", participation),
     "machine_epsilon": ("ε of each machine", machine_epsilons),
     "epsilon": ("ε over rounds", epsilon_spent),
-    "noise_correlation": ("noise correlation", noise_correlation),
 }
 
 

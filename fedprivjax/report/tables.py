@@ -25,7 +25,6 @@ COUNTED = {
     "messages": "messages a machine sends",
     "sent_bytes": "bytes a machine sends",
 }
-OF_ROUND = ("sent_messages", "sent_bits")  # costs of a machine in a round
 ALIKE = 0.005  # relative difference up to which costs share a row
 AXES = {
     "rounds_taken": "rounds",
@@ -164,11 +163,11 @@ def with_costs(best: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
 def run_costs(data: xr.Dataset) -> xr.Dataset:
     """Return the cost of a run, averaged over seeds, at every point of a dataset.
 
-    The variables are the keys of `COUNTED`, `OF_ROUND`, `hours` (NaN without delays) and `seconds`.
+    The variables are the keys of `COUNTED`, `hours` (NaN without delays) and `seconds`.
     """
     messages = 8 * data["sent_bytes"] / data["sent_bits"] * data["sent_messages"]
     found = data.assign(messages=messages, hours=data.get("hours", np.nan))
-    return found[[*COUNTED, *OF_ROUND, "hours", "seconds"]].mean("seed")
+    return found[[*COUNTED, "hours", "seconds"]].mean("seed")
 
 
 def costs_table(this: Summary) -> Sheet:
@@ -176,33 +175,30 @@ def costs_table(this: Summary) -> Sheet:
     runs = {label: run_costs(data) for label, data in with_costs(this.best).items()}
     own = {label: [name for name in this.varied if _differs(costs, name)] for label, costs in runs.items()}
     axes = [name for name in this.varied if any(name in names for names in own.values())]
-    many = any((costs["sent_messages"] > 1).any() for costs in runs.values())
     table = Sheet(f"what a run costs, mean over {this.over}; seconds include compilation", keys=1 + len(axes))
     table.add_columns("protocol", justify="left")
     timed = any(costs["hours"].notnull().any() for costs in runs.values())
-    further = ["in a round: messages (bits)"] * many + [AXES["hours"]] * timed
-    table.add_columns(*axes, *COUNTED.values(), *further, "seconds")
+    table.add_columns(*axes, *COUNTED.values(), *[AXES["hours"]] * timed, "seconds")
     for label, costs in runs.items():
         for point in wording.points_of({name: costs[name].values.tolist() for name in own[label]}):
             at = [f"{point[name]:g}" if name in point else "" for name in axes]
-            table.add_row(label, *at, *_cells(costs.sel(point), many, timed))
+            table.add_row(label, *at, *_cells(costs.sel(point), timed))
     return table
 
 
 def _differs(costs: xr.Dataset, axis: str) -> bool:
     """Return True if a run's cost changes along an axis by more than `ALIKE`. Seconds always vary and are ignored."""
-    counted = [costs[name] for name in (*COUNTED, *OF_ROUND, "hours") if axis in costs[name].dims]
+    counted = [costs[name] for name in (*COUNTED, "hours") if axis in costs[name].dims]
     return any(_apart(each.min(axis), each.max(axis)) for each in counted)
 
 
-def _cells(costs: xr.Dataset, many: bool, timed: bool) -> list[str]:
+def _cells(costs: xr.Dataset, timed: bool) -> list[str]:
     """Return the numbers of a row, each the mean of the cells that share the row."""
     value = {str(name): float(each.mean()) for name, each in costs.items()}
     sent = wording.count_text(value["messages"]), wording.count_text(value["sent_bytes"])
     counted = [f"{value['rounds_taken']:.0f}", wording.number_text(value["gradients_per_record"], "–"), *sent]
-    of_round = [f"{value['sent_messages']:.3g} ({value['sent_bits']:.3g})"] * many
     hours = [wording.number_text(value["hours"], "–")] * timed
-    return [*counted, *of_round, *hours, wording.number_text(value["seconds"], "–")]
+    return [*counted, *hours, wording.number_text(value["seconds"], "–")]
 
 
 def differ_in_costs(best: Mapping[str, xr.Dataset]) -> bool:

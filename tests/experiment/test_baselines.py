@@ -184,7 +184,6 @@ def test_an_experiment_shows_each_machine_alone_in_tables_and_plots(tmp_path):
     assert cells.cells == [f"{100 * learnt.mean():.1f} ± {100 * half:.1f}", "″"]
     (note,) = (line for line in tables.notes if line.startswith("each machine alone"))
     assert "± 95% interval over 4 machines, each after 300 full-batch gradient steps on its own records" in note
-    assert any(line.startswith("ours is worse than each machine alone in 2 of 2 cells") for line in tables.notes)
 
 
 @pytest.mark.parametrize(

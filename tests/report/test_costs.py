@@ -89,13 +89,6 @@ def test_seconds_and_draws_make_no_rows():
     assert row == ["ours", "20", "1.5", "40", "4 k", "3"]
 
 
-def test_several_messages_per_round_have_a_column():
-    bits = dataset("mu", messages=np.array([10.0, 20.0, 4e5]), bits=np.array([50.0, 100.0, 2e6]))
-    table = shown({"ours": bits, "theirs": dataset("mu")})
-    place = headers(table).index("in a round: messages (bits)")
-    assert [row[place] for row in table.rows] == ["10 (50)", "20 (100)", "4e+05 (2e+06)", "1 (800)"]
-
-
 def test_results_without_recorded_costs_have_no_table():
     old = dataset("mu").drop_vars(["sent_bytes", "gradients_per_record", "rounds_taken", "seconds"])
 
