@@ -52,7 +52,8 @@ OnProgress = Callable[[int, int], Any]
 class Pilot:
     """Settings of pilot runs, in which `plan` tries methods on synthetic data.
 
-    Methods are compared by the accuracy of their reported parameters on ten thousand test examples.
+    Methods are compared by the accuracy of their reported parameters on ten thousand test examples. If a method reports
+    an iterate chosen at random, its last iterate is used instead.
 
     If `plan` is called with `rounds`, every method makes this number of rounds. Otherwise, a method makes the number of
     rounds that `plan` reports for it, except methods whose theory asks for an impractical number. Such methods make 40

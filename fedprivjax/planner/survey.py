@@ -55,8 +55,9 @@ def plan(
         epsilon: target ε at `delta`, one value or several.
         protocols: names of methods, the keys of `fedprivjax.protocols.PROTOCOLS`. With unit = "machine", names of
             algorithms are allowed, too. None compares all.
-        pilot: True, or a `Pilot` with its settings, to run every method on synthetic data, too. The runs use each
-            method's default settings with clipping. No private records are read. False runs nothing.
+        pilot: True, or a `Pilot` with its settings, to run every method on synthetic data of the given sizes, too. The
+            runs use each method's default settings with clipping. The noise of each run is calibrated to ε on the run's
+            own schedule. No private records are read. False runs nothing.
         progress: True displays the progress of the pilot. A callable is called with (finished runs, all runs).
         setting: the other fields of `Setting`:
 
@@ -96,7 +97,7 @@ def plan(
         * `pilot_note`: settings that were chosen for the pilot, and its number of rounds if the error bound has another
           number. If the pilot was not run, the reason.
 
-        Its attributes include the settings, and `trivial`: the error bound G·D.
+        Its attributes include the settings, and `trivial`: the error bound G·D of any parameters in the ball.
 
     Raises:
         Refusal: if settings are out of range, or if none of the methods can be used.

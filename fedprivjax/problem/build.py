@@ -47,6 +47,7 @@ def linear_problem(
         labels: [examples] or [machines, examples].
         loss: a `LinearLoss`: `Softmax`, `Logistic`, `Hinge`, `Moreau(Absolute(), 1.0)`, …
         feature_bound: public bound on the L2 norm of a feature vector. The loss's Lipschitz constant follows from it.
+            Without a clip, the noise depends on this constant.
         constraint: set of allowed parameters: `Ball(radius)`, `Box(low, high)`, `Simplex(scale)`, `L1Ball(radius)`, or
             a `ConstraintSet`. None is the whole space.
         test: held-out examples (features, labels), or None.
@@ -133,8 +134,9 @@ def general_problem(
         start: initial parameters, a pytree.
         constraint: set of allowed parameters, such as `Ball(radius)`. None is the whole space.
         lipschitz: bound on the gradient norm of one example's loss on the constraint set: one number, or one per
-            machine. None if no bound is known.
-        smoothness: Lipschitz constant of the gradient of one example's loss on the constraint set. None if unknown.
+            machine. Without a clip, the noise depends on it. None if no bound is known.
+        smoothness: Lipschitz constant of the gradient of one example's loss on the constraint set. Without a clip, the
+            noise of some methods depends on it. None if unknown.
         distance: public bound on the distance from the start to the optimum. None is the constraint set's diameter.
         machine_weights: weights of the machines' mean losses in the objective, positive, with sum 1. "sizes" is
             proportional to the machines' numbers of records, which are then public. None is equal weights.
@@ -147,7 +149,8 @@ def general_problem(
         test_machine_of: machine of each test example, int [tests]. None if unknown.
         split: True if the pool's leaves have a first axis of machines.
         convolutions: computation of convolutions and pooling in the loss: "xla" by XLA's operations, "products" by
-            slices and matrix products. "auto" is "products" on a CPU, and "xla" elsewhere.
+            slices and matrix products. "auto" is "products" on a CPU, and "xla" elsewhere. Their results differ
+            by rounding.
         clipping: computation of clipped gradients. "rows" computes and clips the gradient of every record. "ghost"
             (ghost clipping) never forms these gradients. "ghost" requires a method whose messages are gradients at one
             point. For such a method, "auto" is "ghost" if the network has at least 50,000 parameters and dense layers

@@ -139,7 +139,7 @@ def _squares(rounds: np.ndarray) -> np.ndarray:
 class Phase(NamedTuple):
     """Settings of accelerated SGD in one pass over the users, and a bound on its expected excess loss.
 
-    * `users`: number of users of the pass;
+    * `users`: number of users of the pass. If `per_round` does not divide `users`, the remaining users are not used;
     * `per_round`: number of users in a round;
     * `rounds`: number of rounds;
     * `spread`: S, a number that shortens the steps: round t has the step size `(t + 1)/(2(β + S))`, where β is
@@ -163,7 +163,7 @@ class Pass:
     """Constants of a problem, and options for one pass of accelerated SGD over the users.
 
     A round has b users, where b is not an attribute. If the loss is not smooth, accelerated SGD descends on a Moreau
-    envelope.
+    envelope (`Moreau`).
 
     Attributes:
         lipschitz: L, Lipschitz constant of the loss.
@@ -314,8 +314,8 @@ def smoothed_scan(
 ) -> Phase:
     """Settings of accelerated SGD on a convex loss that need not be smooth, in one pass over the users.
 
-    Accelerated SGD descends on a Moreau envelope. By default, the batch size and the smoothness β of the envelope
-    minimise a bound on the excess loss. The bound is `agd_bound` plus `L²/(2β)`.
+    Accelerated SGD descends on a Moreau envelope, a smooth lower approximation of the loss. By default, the batch size
+    and the smoothness β of the envelope minimise a bound on the excess loss. The bound is `agd_bound` plus `L²/(2β)`.
 
     Args:
         users, distance, lipschitz, noise, per_round, sampling, form: as in `agd_scan`.

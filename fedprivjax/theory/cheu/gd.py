@@ -41,7 +41,7 @@ def gd_bound(
         distance: D, bound on the distance from the start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         round_noise: C_r = E‖Z‖²/L², where Z is the noise vector that is added to one round's sum of gradients.
-        smoothness: β, smoothness of the loss, or of its Moreau envelopes.
+        smoothness: β, smoothness of the loss, or of its Moreau envelopes (smooth lower approximations).
         envelope: False for a smooth loss. The bound then has no term L²/(2β).
         generalization: False omits the term L²Tη/n. The bound is then on the excess empirical loss.
 
@@ -81,7 +81,7 @@ def gd_step(
 ) -> Any:
     """Step size η that minimises `gd_bound`, the bound for gradient descent with all users in every round.
 
-    If the loss is not smooth, gradient descent uses a Moreau envelope of smoothness 2/η.
+    If the loss is not smooth, gradient descent uses a Moreau envelope (`Moreau`) of smoothness 2/η.
 
     Args:
         users, rounds, distance, lipschitz, round_noise: as in `gd_bound`.
@@ -144,7 +144,8 @@ def gd_scan(
 ) -> Descent:
     """Settings of gradient descent with the fewest rounds for which the bound is nearly the smallest.
 
-    The bound is on the expected excess loss (`gd_bound`).
+    The bound is on the expected excess loss (`gd_bound`). Evaluated numbers of rounds are a factor of about 2^{1/4}
+    apart.
 
     Args:
         users: number of users, all in every round.
@@ -320,7 +321,7 @@ def gd_paper(
 ) -> Descent:
     """Settings of gradient descent with all users in every round, by the paper's formulas.
 
-    The loss need not be smooth. Gradient descent uses the gradients of a Moreau envelope.
+    The loss need not be smooth. Gradient descent uses the gradients of a Moreau envelope (`Moreau`).
 
     Args:
         users: number of users.

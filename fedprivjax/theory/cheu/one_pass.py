@@ -175,7 +175,7 @@ def strong_phases(
     """Settings of each phase of accelerated SGD in phases, for strongly convex losses.
 
     Each phase is one pass over new users, and starts at the output of the previous phase. All phases have equally many
-    users. If the loss is not smooth, each phase has its own Moreau envelope.
+    users and the same constraint set. If the loss is not smooth, each phase has its own Moreau envelope (`Moreau`).
 
     The settings of phase j depend on D_j, a bound on the distance from the start of this phase to the minimum:
 

@@ -31,6 +31,7 @@ class ProblemConstants:
         epsilon: ε of the whole run.
         delta: δ of the whole run.
         trust: "shuffler" for a trusted shuffler, or "pan-private" for a trusted server whose state must stay private.
+            Rates for "pan-private" have √ln(1/δ) in place of ln(d/δ).
         sampling: True if rates include the statistical error, the term in 1/√n or 1/n. `sgd_rate` never has this term.
 
     Raises:

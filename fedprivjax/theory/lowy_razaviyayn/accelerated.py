@@ -229,7 +229,7 @@ def acsa_stages(
         gap: Δ, bound on the excess loss at the start.
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
-        variance: V², mean squared error of a round's gradient.
+        variance: V², mean squared error of a round's gradient, with noise that is calibrated for all R rounds.
         printed: True replaces the factor R_k(R_k+1)(R_k+2) in the formula for v_k below by its reciprocal, which the
             paper prints.
 

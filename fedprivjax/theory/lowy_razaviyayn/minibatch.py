@@ -116,7 +116,8 @@ def population_variance(
 ) -> Variance:
     """Bound on the variance of a round's mean gradient around the gradient of the population loss.
 
-    The bound assumes that records are new samples from the population, which is true in a single pass only.
+    All gradients are at one point, such as the optimum for `minibatch_step_bound`. The bound assumes that records are
+    new samples from the population, which is true in a single pass only.
 
     A random number m of all N machines takes part in a round. Let `M = 1/E[1/m]` and `M′ = 1/√E[1/m²]`.
 

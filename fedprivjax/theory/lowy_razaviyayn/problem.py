@@ -38,7 +38,8 @@ class ProblemConstants:
         records: n, number of records of one machine; the smallest number if machines differ.
         per_round: M, number of machines in a round. If the number is random, give its harmonic mean
             (`harmonic_machines`). Results that contain M˜ instead of M also hold for machines with different privacy
-            loads (`privacy_load`). For such machines, give M˜ = `average_or_max(loads, pmf).per_round`.
+            loads (`privacy_load`). For such machines, give M˜ = `average_or_max(loads, pmf).per_round`. For equal
+            loads, M˜ is M.
         dimension: d, number of parameters of the model.
         diameter: D, bound on the distance from the start to the optimum.
         lipschitz: L, bound on the gradient norm of one record's loss; the largest bound if machines differ.
@@ -74,15 +75,15 @@ def privacy_load(
 ) -> Any:
     """Privacy load of a machine: a number to which the machine's noise variance is proportional.
 
-    The paper assumes Gaussian noise of variance `256·R·L²·ξ` per coordinate. All arguments except `rounds` may be
-    arrays with one entry per machine.
+    For a load ξ, the paper assumes Gaussian noise of variance `256·R·L²·ξ` per coordinate. All arguments except
+    `rounds` may be arrays with one entry per machine.
 
     Args:
         records: n, number of records of a machine.
         epsilon: ε of the privacy budget, at most 2·ln(2/δ), or inf for no privacy (load 0).
         delta: δ of the privacy budget.
         rounds: R, number of rounds.
-        lipschitz: L, Lipschitz constant of the loss. The result is L²·ξ.
+        lipschitz: L, Lipschitz constant of the loss. The result is L²·ξ. The default of 1 gives ξ.
 
     Returns:
         `(L/(nε))²·ln(2.5R/δ)·ln(2/δ)`.
