@@ -208,7 +208,8 @@ def lower_bounds(
 def fitted(null: ArrayLike, other: ArrayLike, delta: float, level: float = 0.05) -> LowerBounds:
     """Return lower bounds on ε and μ from scores with an unknown distribution.
 
-    Half of the runs serve to choose a threshold. The bounds are computed from the other half.
+    A score is one number per run, which an attack compares with a threshold. Half of the runs serve to choose the
+    threshold. The bounds are computed from the other half.
 
     Args:
         null: independent scores of runs on one dataset, shape [runs].

@@ -139,7 +139,8 @@ def audit_one_run(
         protocol: a protocol with a privacy target or a `noise_std`. Its `trust` must be "server" or "none". With
             "server", the adversary sees the points at which machines compute gradients (query points). With "none", the
             adversary sees all messages of machines.
-        problem: a problem whose examples are stored. Canaries replace records of each machine.
+        problem: a problem whose examples are stored. Canaries replace the records that each machine uses first, or
+            stores first if the choice of records is secret.
         participation: participation scheme, which must be public.
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: seed of the run and of the random signs.

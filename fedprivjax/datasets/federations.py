@@ -129,7 +129,7 @@ def from_huggingface(
             the clients' names.
         features: column from which the label is predicted. Bytes, 0 … 255, are divided by 255. The L2 norm of an
             example of p numbers must be at most √p.
-        label: column to predict, or None for the next token of a text.
+        label: column to predict, or None for the next token of a text. `encode` converts texts to tokens.
         test: held-out rows with the same columns, or None to hold out `test_fraction` of each client's rows.
         clients: names of the clients to use, or None for all.
         classes: number of classes. None is the largest label in the data plus one. If `classes` is None, results state

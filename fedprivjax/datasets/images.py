@@ -72,9 +72,9 @@ def load_emnist(split: str = "balanced") -> Dataset:
     * "digits": 10 classes, 240,000 and 40,000
     * "mnist": 10 classes, 60,000 and 10,000
 
-    Features are pixels/255 and a constant 1. The archive gzip.zip (562 MB) is read from `$FEDPRIVJAX_DATA/emnist` or
-    from the download folder (`data_file.cache()`). If it is in neither, it is downloaded. For a federation by writer,
-    load FEMNIST by `from_leaf`.
+    Features are pixels/255 and a constant 1. The labels of "letters" are numbered from 0. The archive gzip.zip (562 MB)
+    is read from `$FEDPRIVJAX_DATA/emnist` or from the download folder (`data_file.cache()`). If it is in neither, it is
+    downloaded. For a federation by writer, load FEMNIST by `from_leaf`.
 
     Args:
         split: name of the split. In "balanced" and "bymerge", upper and lower case of a letter are one class if they

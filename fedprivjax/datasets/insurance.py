@@ -29,10 +29,11 @@ FEWEST = 3  # smallest number of records of a machine: two for training, for a s
 def insurance(machines: int = 3, *, trial: int = 0, path: str | None = None) -> Dataset:
     """Load insurance charges with age, sex, body mass index, children, smoking and region: 1338 records, 7 features.
 
-    Records are sorted by charges and cut into one group per machine. Each machine holds out a random fifth of its
-    records, rounded up, as its test set. Features are a constant 1, then age, sex, bmi, children, smoker and region in
-    this order. Words are replaced by their alphabetical rank, from 0. Age and bmi are standardised with the mean and
-    the unbiased standard deviation of the machine's training records. Labels are raw charges.
+    Records are sorted by charges and cut into groups of ⌈1338/machines⌉ records, one group per machine. Each machine
+    holds out a random fifth of its records, rounded up, as its test set. Features are a constant 1, then age, sex, bmi,
+    children, smoker and region in this order. Words are replaced by their alphabetical rank, from 0. Age and bmi are
+    standardised with the mean and the unbiased standard deviation of the machine's training records. Labels are raw
+    charges.
 
     Neither the partition nor the standardisation is private, and no guarantee covers them.
 

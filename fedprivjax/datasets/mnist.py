@@ -156,7 +156,8 @@ def mnist_pairs(
         draw: way of sampling, "bootstrap" or "disjoint".
         trial: seed of the sampling.
         lipschitz: Lipschitz constant with which noise is calibrated. "public" derives it from `feature_bound`. "as run"
-            is the constant in the authors' code. This constant is not private.
+            is the constant in the authors' code: twice the largest norm of a training feature vector of the second
+            machine. This constant is not private.
 
     Returns:
         A `Dataset` with features [training records, components], machine by machine. Its `feature_bound` is 28.

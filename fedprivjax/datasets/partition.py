@@ -67,13 +67,13 @@ def partition(
     * `iid`: a random permutation of the examples, cut into equal parts, or into parts of given `sizes`. If the number
       of examples is not a multiple of the number of machines, the remaining examples are dropped.
     * `by_label`: every machine has equally many examples of each of exactly `classes_per_machine` classes. All machines
-      have the same number of examples. Other examples are dropped.
+      have the same number of examples, which is as large as possible. Other examples are dropped.
     * `dirichlet`: each class is divided over the machines in proportions sampled from Dirichlet(alpha, …, alpha) (Hsu,
       Qi & Brown 2019). A machine may be empty.
-    * `shards`: examples are sorted by label, and cut into machines·shards_per_machine shards. Every machine has
-      `shards_per_machine` random shards (McMahan et al. 2017).
+    * `shards`: examples are sorted by label, and cut into machines·shards_per_machine shards. Sizes of shards differ by
+      at most one. Every machine has `shards_per_machine` random shards (McMahan et al. 2017).
     * `quantiles`: examples are sorted by numeric label, and cut into one part per machine. The first machine has the
-      lowest labels.
+      lowest labels. Sizes differ by at most one, unless `sizes` are given.
     * `by_value`: there is one machine per distinct label, in sorted order.
 
     Args:

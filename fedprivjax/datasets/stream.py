@@ -144,8 +144,8 @@ def clusters(
 
     Q is the orthonormal cosine transform, and Λ is diagonal with entries proportional to (j + 6)^(−1.5) at frequency j.
     The unit vector e_0 is the lowest frequency, and the constant c is the mean brightness. The orthonormal vectors u_1,
-    …, u_C separate the classes. The scale s is chosen for the given `accuracy`. The best classifier is linear, without
-    a bias.
+    …, u_C are random, within the 5C frequencies after the lowest. The scale s is chosen for the given `accuracy`. The
+    best classifier is linear, without a bias.
 
     With the defaults, classification is about as hard as on the pixels of MNIST.
 

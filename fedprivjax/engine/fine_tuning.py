@@ -37,8 +37,8 @@ class FineTuned(NamedTuple):
 def fine_tuned(params: Any, problem: Problem, *, steps: int, step_size: float) -> FineTuned:
     """Fine-tune shared parameters for each client, and return the models with their test results.
 
-    Every client starts at the shared parameters and takes gradient steps. A step follows the negative mean gradient
-    over all training records of the client. A client without training records keeps the shared parameters.
+    Every client starts at the shared parameters and takes projected gradient steps. A step follows the negative mean
+    gradient over all training records of the client. A client without training records keeps the shared parameters.
 
     **Privacy.** No guarantee covers the models, losses and accuracies: they are private data of each client.
 

@@ -139,9 +139,9 @@ class Metric:
             guarantee covers the metric. The default function returns None, which means that this is not known.
         limits: function `problem -> (minimum, maximum)` that returns the range of possible values. Plotted intervals
             are clipped to this range.
-        constant: function `problem -> float` that returns the metric's value for the best constant prediction. Tables
-            mark results that are worse than this value. The function returns None for a metric that is not compared
-            with a constant prediction.
+        constant: function `problem -> float` that returns the metric's value for the best constant prediction. This
+            value is computed from the training labels. Tables mark results that are worse than it. The function returns
+            None for a metric that is not compared with a constant prediction.
         better: "lower" or "higher": direction of improvement.
         default: True if runs record the metric by default.
         label: text of titles and axes. If it is empty, titles and axes have the name with spaces instead of

@@ -147,6 +147,7 @@ class ReadyRun:
         * `idle_steps`: fraction of computed local steps that change nothing.
         * `client_state_bytes`: bytes of the states that all machines together keep.
 
+        Costs that depend on secret participants or secret samples of records are expected values.
         `gradients_per_record` is NaN if examples are computed on demand, or if it would reveal a number of records that
         the guarantee hides. `idle_steps` is NaN if participants are secret, or if the guarantee hides numbers of
         records.

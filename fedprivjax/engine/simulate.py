@@ -173,7 +173,7 @@ def simulate(
     in `run.own`.
 
     **Resuming.** A run can be resumed only with the code, data, settings and seeds with which it began. Callbacks
-    receive the evaluations after the last checkpoint again.
+    receive the evaluations after the last checkpoint again. `run.costs["seconds"]` counts the last call only.
 
     A call with more `rounds` than before continues the run after its last round. The guarantee is for all rounds
     together. It does not cover a decision to continue that was based on private results.

@@ -84,7 +84,9 @@ def _folded(values: np.ndarray, height: int, width: int) -> np.ndarray:
 class Scattering(FeatureMap):
     """Feature map of the scattering transform: local means of an image's absolute wavelet coefficients.
 
-    Every channel of the image is transformed separately.
+    Every channel of the image is transformed separately. The first output channel is the local mean of the image.
+    Channels of first order are local means of the image's absolute Morlet wavelet coefficients. For second order,
+    wavelets of larger scales are first applied to these absolute values.
 
     Let J be `scales` and L be `angles`. Each channel of the image gives 1 + J·L output channels up to first order, and
     L²·J·(J − 1)/2 of second order. The output has every 2^J-th pixel.

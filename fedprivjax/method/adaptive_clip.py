@@ -47,8 +47,9 @@ class AdaptiveClip(Decorated):
 
     The message is the pair (√(1 − u²)·Δ̃/C, u·(2b − 1)) for a number u in (0, 1). Gaussian noise of standard deviation
     z, the method's `noise_std`, is added to all numbers of the message. A trusted server adds the noise to the sum of
-    the messages. Without a trusted server, every machine adds noise to its own message. The noise of the updates has
-    standard deviation z·C/√(1 − u²). The noise of the bits has standard deviation σ_b = z/(2u).
+    the messages. Without a trusted server, every machine adds noise to its own message. The server divides the two
+    parts of the message by √(1 − u²)/C and 2u. The noise of the updates then has standard deviation z·C/√(1 − u²). The
+    noise of the bits has standard deviation σ_b = z/(2u).
 
     The metric `clip` reports the clip of each round. All attributes can be swept, for example with
     `over={"update_clip.start": [0.1, 1.0]}`.
@@ -57,9 +58,9 @@ class AdaptiveClip(Decorated):
         quantile: γ in (0, 1), the fraction of updates that should have a norm of at most the clip.
         start: the clip of the first round, in the units of the update. It must be given.
         rate: η, learning rate of the logarithm of the clip.
-        count_noise: σ_b, standard deviation of the noise on the bits. It must exceed z/2. If it is None (the default),
-            σ_b is z with trust = "none". With a trusted server, σ_b is then max(z, m/20) for m expected participants of
-            a round.
+        count_noise: σ_b, standard deviation of the noise on the sum of the bits. With trust = "none", it is the noise
+            on each machine's bit. It must exceed z/2. If it is None (the default), σ_b is z with trust = "none". With a
+            trusted server, σ_b is then max(z, m/20) for m expected participants of a round.
 
     **Privacy**: in each round, one Gaussian mechanism of noise multiplier z releases the messages. The mechanism is
     2/z-GDP for replacing a machine, and 1/z-GDP for adding or removing a machine. If machines encode messages for a

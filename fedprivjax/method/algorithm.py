@@ -310,7 +310,8 @@ class Algorithm(Part):
     def increment(self, server: Any, t: Any, before: Before) -> Linear:
         """Return the increment u_z of one record z to the sum that its machine keeps over rounds.
 
-        Algorithms whose `reads` is `Growing()` define this function and `remember` instead of `message`.
+        Algorithms whose `reads` is `Growing()` define this function and `remember` instead of `message`. A machine's
+        increment u is the mean of the clipped u_z over the records that it uses in the round.
 
         The increment is written as sums and multiples of `gradient(point)`, for example `2 * gradient(x) -
         gradient(before.received)`.

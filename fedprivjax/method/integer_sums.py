@@ -83,8 +83,8 @@ class IntegerSums(WorkPrivacy):
         scale: s, factor from units of the update to integers. If it is None, s is the result of `scale_for`.
         deviations: k, number of standard deviations in the rule for the default `scale`.
         beta: β in [0, 1). A rounding is repeated if the rounded norm exceeds a bound that depends on β. One rounding
-            exceeds the bound with probability at most β. A larger β gives a smaller bound and less noise, but more bias
-            from repetitions.
+            exceeds the bound with probability at most β. The noise is calibrated to the bound. A larger β gives a
+            smaller bound and less noise, but more bias from repetitions.
         relation: neighbouring relation of machines, "replace-one" or "add-or-remove-one". With "add-or-remove-one", a
             removed machine still sends zeros with noise.
         planned_scale: the value of s in the run; set by calibration.
@@ -233,8 +233,9 @@ class IntegerSums(WorkPrivacy):
     def encoded(self, message: jax.Array, key: jax.Array, facts: Facts) -> jax.Array:
         """Return s·y, rounded at random to integers, for a machine's rotated update y; int32 [D].
 
-        The factor s is the scale of the run. If the norm of the result exceeds the bound to which the noise is
-        calibrated, the rounding is repeated. This function neither adds noise nor reduces the integers modulo 2^`bits`.
+        The factor s is the scale of the run. One rounding is unbiased. It is repeated if the norm of the result exceeds
+        the bound to which the noise is calibrated. This function neither adds noise nor reduces the integers modulo
+        2^`bits`.
 
         Args:
             message: y, the clipped and rotated update, as `sent` returns it; float32 [D], where D is the dimension of

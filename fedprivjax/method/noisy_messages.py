@@ -71,7 +71,8 @@ class NoisyMessages(TakesPairwise, MessagePrivacy):
               proportional to the number of rounds until the machine's next message. A list holds the standard
               deviations of the first, second, … message. Only the ratios of these deviations matter. `noise` may also
               be a `SumFactor` such as `Toeplitz()`, a matrix that correlates the noise of a machine's messages.
-            * `Mean()`: any value for `Sum()`. A `Pairwise` is also possible.
+            * `Mean()`: any value for `Sum()`. The server then reads the differences of successive noisy sums. A
+              `Pairwise` is also possible.
             * `Growing()`, sums that machines keep over rounds and send: "uniform" or a list of standard deviations. The
               noises of a machine's messages are independent.
         relative_privacy: one number for each machine, proportional to the machine's μ. The machine with the largest

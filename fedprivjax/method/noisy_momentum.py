@@ -44,11 +44,13 @@ class NoisyMomentum(MomentumPrivacy):
 
             * "tree": a binary tree, whose nodes are intervals of rounds. The node of the rounds y to z has the value
               α·Σ_t (1−α)^{z−t}·s_t, summed over these rounds. Each node has independent noise of standard deviation
-              `noise_std`.
+              `noise_std`. The noise of m_t is the discounted sum of the noises of the nodes that cover the rounds 1 to
+              t.
             * {"tree": r}: the same noise, but with a new tree after every r rounds.
             * "sensitivity tree": the same tree with unequal noise. The noise of a node is proportional to the largest
-              change of the node's value if one record is replaced. Nodes of at most one epoch have noise of standard
-              deviation `noise_std`.
+              change of the node's value if one record is replaced. This change is computed as if every record were used
+              once per epoch, in the same order. Nodes of at most one epoch have noise of standard deviation
+              `noise_std`.
             * "independent": fresh noise of standard deviation `noise_std` on every α·s_t.
             * a `Factor` object: any other correlation.
         batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. K must
@@ -58,8 +60,8 @@ class NoisyMomentum(MomentumPrivacy):
         noise_rule: "accountant" computes the smallest noise that meets the target. "paper" is the noise of Theorem 4 of
             Tran & Cutkosky 2022.
         trust: "server" for one noise on the mean, or "none" for separate noise of every machine.
-        relative_privacy: one number r_i for each machine i, for trust = "none" only. The μ of machine i is at most the
-            target times r_i/max(r). None means equal numbers.
+        relative_privacy: one number r_i for each machine i, for trust = "none" only. The noise of machine i is
+            proportional to 1/r_i. The μ of machine i is at most the target times r_i/max(r). None means equal numbers.
         epoch: number of rounds of one epoch; set by calibration.
 
     **Privacy**: μ-GDP for replacing one record, for any algorithm whose `reads` is `Momentum(alpha)`.
