@@ -50,9 +50,7 @@ class Late(NamedTuple):
 class Schedule(Once):
     """Participation schedule: the machines of each round. It is public unless `secret` is set.
 
-    A round has `per_round` slots. Each slot holds one machine, or is empty. Most methods divide the sum of a round's
-    messages by a constant. If all rounds have the same number of machines, the constant is this number. Otherwise, it
-    is the mean number `expected`.
+    A round has `per_round` slots. Each slot holds one machine, or is empty.
 
     Attributes:
         machines: total number of machines.

@@ -248,8 +248,7 @@ class ReducedTrees:
         """Return two masks of the nodes of one tree level that some round uses, each of the shape of `node`.
 
         Let N = `epoch`. Round t uses the fewest nodes that together cover the rounds from t − N + 1 to t, or from 1 if
-        t < N. The first mask is for this rule. The second mask is for a tree that only the rounds t ≥ 2N use, by the
-        same rule.
+        t < N. The first mask is for this rule. The second mask is for a tree that only the rounds t ≥ 2N use.
 
         Args:
             node: indices of nodes, int. Node i of level k covers the rounds i·2^k + 1 to (i + 1)·2^k.

@@ -100,9 +100,8 @@ class Tree(Factor):
         restart: number of rounds after which a new tree begins. The noise of finished trees stays in later sums. With
             None, one tree serves all rounds.
 
-    The examples compute the squared norm by which one record changes all nodes together. In every round that uses the
-    record, the record changes the round's vector by a norm of 1. In sums, a vector that is k rounds old has weight
-    (1 − alpha)^k, so alpha = 0 gives running sums:
+    The examples compute the squared norm by which one record changes all nodes together. In sums, a vector that is k
+    rounds old has weight (1 − alpha)^k, so alpha = 0 gives running sums:
 
     >>> once = Uses(round=np.array([1]), record=np.array([0]), weight=np.ones(1), records=1)
     >>> Tree().squares(once, rounds=4, alpha=0.0).tolist()  # the nodes of the rounds 1, 1 to 2, and 1 to 4

@@ -127,8 +127,8 @@ class Buffered(Participation):
 
     The staleness s of an answer is the number of steps that the server has taken since the answer's machine started.
     The answer's weight is (1 + s)^−`power`. The weighted sum of a round's answers is divided by `per_round`. An answer
-    whose staleness would exceed `max_staleness` is not sent, but its machine becomes idle and a random idle machine
-    starts. Delays, schedule and weights are public, and fixed before the run.
+    whose staleness would exceed `max_staleness` is not sent. Delays, schedule and weights are public, and fixed before
+    the run.
 
     Args:
         machines: total number of machines.
