@@ -49,8 +49,9 @@ class Coalition(Adversary):
       round, except the noise of the protected machine. Noise must be independent, or cancel in the sum as with
       `Pairwise`.
     * If the server sees every message, and machines share `Pairwise` noise, this adversary knows all noise that two
-      other machines share. Of the noises that the protected machine shares, it knows the `size` largest. If the
-      machines' noise is independent, the coalition learns no more than the server.
+      other machines share. Of the noises that the protected machine shares, it knows the `size` largest.
+
+    If the server sees every message, and noise is independent, the coalition learns no more than the server.
 
     In this example, four machines send messages with equal noise, and the coalition knows the noises of two of them.
     The method `exposures` returns μ of Gaussian differential privacy of each machine, divided by the μ of a machine

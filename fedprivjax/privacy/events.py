@@ -269,7 +269,7 @@ class GaussianEvent(Event):
 
     Let σ_k be the standard deviation of the noise of release k in one coordinate. Let Δ_k be the largest L2 change of
     release k between neighbouring datasets, for example if one record of machine i is replaced. Machine i is μ_i-GDP
-    with
+    (Gaussian differential privacy) with
 
         μ_i = √(Σ_k (Δ_k/σ_k)²) = exposure_i · sensitivity/noise_std
 

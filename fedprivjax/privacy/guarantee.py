@@ -297,7 +297,7 @@ class PrivacyGuarantee:
     def then(self, other: "PrivacyGuarantee", records: str = SAME, *, delta: float | None = None) -> "PrivacyGuarantee":
         """Return the guarantee of this run and another one together.
 
-        The rule of composition depends on the records:
+        The other run may start from the parameters of this run. The rule of composition depends on the records:
 
         * Same records: two μ give `√(μ₁² + μ₂²)` (Dong, Roth & Su 2022, Corollary 3.3). If a μ is not known, privacy
           loss distributions that bound the losses of both runs are composed. If only one (ε, δ) of a guarantee is

@@ -66,7 +66,8 @@ def noise_std(
         rule: name of the rule, a key of `NOISE_RULES`.
         releases: n, K, R, δ and the sampler of the records.
         lipschitz: L, bound on the norm of one record's gradient. If `releases.whole_message` is True, it is instead the
-            norm C to which the mean of the K gradients is clipped.
+            norm C to which the mean of the K gradients is clipped. "advanced" then uses L = C·n·q, where q is the
+            probability that a message uses a given record.
         epsilon: target ε.
         acknowledged: True to accept that the ε claimed by "paper_moments" is invalid.
 

@@ -34,8 +34,9 @@ BALL_BISECTIONS = 60  # one bit of the slope per bisection
 class Moreau(LinearLoss):
     """Smooth version of each record's loss f: the Moreau envelope `f_b(w) = min over v of f(v) + (b/2)·‖w − v‖²`.
 
-    Here w are the parameters, and v ranges over all parameters, also outside the constraint set. `ball_envelope` is the
-    variant with v in a ball. The envelope has the loss's Lipschitz constant G, and is at most G²/(2b) below the loss.
+    Here w are the parameters, b is the `strength`, and v ranges over all parameters, also outside the constraint set.
+    `ball_envelope` is the variant with v in a ball. The envelope has the loss's Lipschitz constant G, and is at most
+    G²/(2b) below the loss.
 
     A run's metrics report the loss of the envelope. The excess risk is also computed from the envelope, unless the
     problem defines `excess`.

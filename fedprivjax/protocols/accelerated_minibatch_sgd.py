@@ -215,7 +215,7 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
     In each round, machines (clients) send noisy mean gradients over samples of their own records. The server takes
     accelerated steps along the mean of these messages (Ghadimi & Lan 2012; Lowy & Razaviyayn 2023, Algorithm 2).
 
-    A run has one or several *stages*, each of which restarts the acceleration.
+    A run has one or several *stages*. Each stage restarts the acceleration at the output of the previous stage.
 
     Attributes:
         epsilon: target ε: one number for all machines, or one for each. It holds at the δ of the machine, see `delta`.
@@ -233,8 +233,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             "full", or a `Sampler` object.
         sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
             its own K, such as `Subset(10)`.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
-            by the machine's number of records.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
+            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
             Poisson samples of a public `rate`.
         noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
@@ -245,7 +245,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
             belongs to the target `epsilon`. None gives all machines the target `epsilon`.
         form: "plain" has one stage. "regularised" has one stage, and adds (λ/2)·‖w − w_0‖² to the loss of parameters w,
             where w_0 are the initial parameters. "multistage" needs a strongly convex loss. Each of its stages halves a
-            bound on the excess loss. If `step_size` is given, "multistage" has one stage.
+            bound on the excess loss, and the run has as many stages as its rounds allow. If `step_size` is given, or
+            the run is too short for the first stage, "multistage" has one stage.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
         regularisation: λ of the form "regularised". None is λ = f·V/(D·√R) of the theory. Here f is `factor`, V² is
             `variance`, D is the distance from the start to the optimum, and R is the number of rounds.
@@ -259,12 +260,14 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` in
             round r is r·s/2. The updates of an optimiser with its own learning rate are multiplied by r/2.
             `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
-            the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the
+            participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         schedule: a row (r, 1/s, b) for each round, shape [rounds, 3]; set by `calibrate`. Here r is the number of the
-            round in its stage, and s is the step size of the stage. b is 1 in the first round of a stage, otherwise 0.
+            round in its stage, from 1, and s is the step size of the stage. b is 1 in the first round of a stage,
+            otherwise 0. The server takes no step in rounds after the last stage. Their rows have r = 0 and b = 1.
 
     **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
     covers all messages of machine i together (record-level DP between silos, ISRL-DP).

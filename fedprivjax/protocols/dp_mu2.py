@@ -73,7 +73,7 @@ class Mu2(Algorithm):
     """μ²-SGD, which reads the noisy running sum of the mean increments.
 
     Attributes:
-        server: optimiser of the server's steps, which receives q̃_t as its gradient.
+        server: optimiser of the server's steps, which receives the running sum as its gradient.
     """
 
     server: Any = optimizer_field()
@@ -203,8 +203,10 @@ class DPMu2(MessageSettings):
             to q_t in round t. The factors r_k and r_t are the *relative noise*, which follows from `noise_schedule` and
             `relative_privacy`. If a matrix correlates the noise (`noise_schedule`), `SumFactor` states the noise of a
             message instead.
-        step_size: η, step size of the server. Default: the step of the theory, at which noise moves x_T by at most
-            about the diameter of the constraint set. With a `clip`, the default is a rule of thumb without a theorem.
+        step_size: η, step size of the server. Default: the step of the theory
+            (`fedprivjax.theory.reshef_levy.step_size`), at which noise moves x_T by at most about the diameter of the
+            constraint set. With a `clip`, the default is a rule of thumb without a theorem: the distance
+            `fedprivjax.method.default_steps.gathered_reach` replaces the diameter.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of s, enforced by clipping. If `clip` is None, the guarantee relies on the bound G
             + 2LD. Here G is the Lipschitz constant of the problem, L its smoothness, and D the diameter of its
@@ -227,12 +229,14 @@ class DPMu2(MessageSettings):
         cancel: True if a machine subtracts the noise of its previous message from its next message, so that noise does
             not accumulate in q̃_t. False omits the subtraction.
         batch: K, number of records in a message. The message is the mean of the vectors s of these records, which are
-            clipped one by one.
+            clipped one by one. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining
+            records.
         server: optimiser of the server's steps, which receives q̃_t as its gradient. The learning rate of `optax.adam`
             (or "adam") is `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient
             steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
-            "plan" is the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
 

@@ -47,16 +47,17 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             "full", or a `Sampler` object.
         sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
             its own K, such as `Subset(10)`.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
-            by the machine's number of records.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
+            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
             Poisson samples of a public `rate`.
         noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
             `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
-            the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the
+            participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees
             everything that machines send.
         mixing: weights of the averages over neighbours: a graph, a matrix of weights, or a list of graphs or matrices

@@ -61,11 +61,12 @@ class LocalGradientSteps(LocalAlgorithm):
     Attributes:
         prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
             proximal term.
-        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
-            own learning rate, such as `optax.adam(0.1)`.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, from 0,
+            such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server`
+            has its own learning rate, such as `optax.adam(0.1)`.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. If `server` is None, the server adds the mean update to its point.
+            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
+            server adds the mean update to its point.
         local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
             `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         server_steps: learning rate of each round, shape [rounds], if `server_step` is a function; set before a run.
@@ -134,7 +135,8 @@ class FedAvg(Protocol):
         noise_std: standard deviation per coordinate of the noise. With unit = "record", the noise is in the mean
             gradient of a local step. With unit = "machine", it is in the mean update if the server is trusted, and in
             each update otherwise. For correlated noise, see `noise_schedule`. With an `AdaptiveClip`, `noise_std` is a
-            noise multiplier.
+            noise multiplier: messages are scaled to norm at most 1. The noise is then in the sum of the scaled messages
+            if the server is trusted, and in each of them otherwise.
         step_size: η, step size of the local steps. Required, except if the optimiser `local` has its own learning rate.
         step_scale: factor by which the given or default step size is multiplied.
         clip: bound on the L2 norm of a record's gradient, enforced by clipping. If `clip` is None, runs with noise and
@@ -143,20 +145,20 @@ class FedAvg(Protocol):
             An `AdaptiveClip` is a bound that follows the norms of the updates.
         prox: ρ, strength of the proximal term of FedProx, or None for FedAvg.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. If `server` is None, the server adds Δ to w_r.
-        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
-            own learning rate, such as `optax.adam(0.1)`.
+            lists all forms. The optimiser receives −Δ as its gradient. If `server` is None, the server adds Δ to w_r.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, from 0,
+            such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server`
+            has its own learning rate, such as `optax.adam(0.1)`.
         local: optimiser of the local steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
-            `step_size`. The optimiser's state is reset in every round. If `local` is None, machines take the local
-            steps above.
+            `step_size`. The optimiser receives g_k + ρ·(v − w_r) as its gradient, and its state is reset in every
+            round. If `local` is None, machines take the local steps above.
         local_epochs: number of passes over a machine's records in a round.
         local_steps: number of steps in a round, each on an independent sample of records. A tuple has one number for
             each machine. The numbers of steps are public, and must not depend on the data.
         batch: B, number of records of a local step, or None for all records of the machine.
         sampler: sampler of the records of a local step: "subset", "replacement", "poisson" or "full".
-        rate: public probability with which a local step uses each record, for sampler = "poisson" only. Default: B
-            divided by the machine's number of records.
+        rate: public probability with which a local step uses each record, for sampler = "poisson" only. The sum of the
+            gradients is divided by B for any `rate`. Default: B divided by the machine's number of records.
         trust: "server" if a trusted server adds the noise, or "none" if the machines add it. Default: "server" with
             unit = "machine", otherwise "none".
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". With unit = "machine", a
@@ -178,13 +180,16 @@ class FedAvg(Protocol):
             of the first round.
         window: number of last iterates whose mean is reported.
         encoder: `Encoder` that compresses messages, such as `Quantiser(levels=16)`, or None for no compression.
-            Machines add their noise before encoding.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
-            "plan" is the smallest noise that meets the target on the participation schedule of the run.
+            Machines add their noise before encoding. A trusted server clips encoded messages to the norm bound of the
+            encoder, and calibrates its noise to this bound.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
 
-    If the problem has `machine_weights`, the weights of the updates are proportional to them.
+    By default, all updates have the same weight in Δ. If the problem has `machine_weights`, the weights of the updates
+    are proportional to them.
 
     **Privacy**: none, or (ε, δ)-DP for one record or for all records of one machine (`unit`), under the neighbouring
     relation `relation`, against the adversary that `trust` implies.

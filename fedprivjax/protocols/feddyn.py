@@ -33,13 +33,14 @@ class DynState(NamedTuple):
 class FedDyn(LocalAlgorithm):
     """FedDyn (Acar et al. 2021): local steps with a correction for machines whose data differ.
 
-    Machine (client) i keeps a vector h_i, and the server keeps a vector h. In a round, machine i starts at the server's
-    point, v = w_r, and takes local steps v ← Π(v − η·(g − h_i + α·(v − w_r))). Here g is a minibatch gradient, η the
-    step size, and Π the projection onto the constraint set.
+    Machine (client) i keeps a vector h_i, and the server keeps a vector h. All are 0 before the first round. In a
+    round, machine i starts at the server's point, v = w_r, and takes local steps v ← Π(v − η·(g − h_i + α·(v − w_r))).
+    Here g is a minibatch gradient, η the step size, and Π the projection onto the constraint set.
 
     With v_i its last v, machine i sends v_i − w_r, and sets h_i ← h_i − α·(v_i − w_r). The server sets h ← h −
-    (α/M)·Σ_i (v_i − w_r), where M is the number of all machines. The server's next point is w_{r+1} = Π(v̄ − h/α),
-    where v̄ is the mean of the v_i in the round. All machines have equal weights.
+    (α/M)·Σ_i (v_i − w_r), where M is the number of all machines. The sum is over the machines of the round. The
+    server's next point is w_{r+1} = Π(v̄ − h/α), where v̄ is the mean of the v_i in the round. All machines have equal
+    weights.
 
     Attributes:
         alpha: α, strength of the term that pulls v to w_r; positive.

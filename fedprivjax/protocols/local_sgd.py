@@ -150,7 +150,7 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
-            `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both.
+            `fedprivjax.privacy.noise_rules.NOISE_RULES` describes both. The rule counts every local step as a message.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
@@ -162,14 +162,16 @@ class LocalSGD(RecordSettings, Protocol):  # type: ignore[misc]
         relation: always "replace-one".
         window: number of last iterates whose mean is reported. None reports the mean of w_0 … w_{R−1}.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. If `server` is None, w_{r+1} is the mean of the machines' last points.
-        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
-            own learning rate, such as `optax.adam(0.1)`.
+            lists all forms. The optimiser receives w_r minus the mean of the machines' last points as its gradient. If
+            `server` is None, w_{r+1} is this mean.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, from 0,
+            such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server`
+            has its own learning rate, such as `optax.adam(0.1)`.
         local: optimiser of the local steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
             `step_size`, which then has no default. If `local` is None, steps are plain gradient steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
-            the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the
+            participation schedule of the run.
         adversary: adversary against whom the guarantee holds. None is an adversary who sees every local step.
 
     **Privacy**: (ε_i, δ_i)-DP for replacing one record of machine i, even against an adversary who sees every local

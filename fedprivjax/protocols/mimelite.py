@@ -55,7 +55,8 @@ class MimeLite(LocalAlgorithm):
             The learning rate of `optax.adam` is the `step_size` of the protocol. If `local` is None, machines take the
             local steps above.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. If `server` is None, the server adds the mean update to its point.
+            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
+            server adds the mean update to its point.
         server_step: learning rate of the optimiser `server`, a number. Leave it out if there is no `server`, or if the
             `server` has its own learning rate, such as `optax.adam(0.1)`.
 

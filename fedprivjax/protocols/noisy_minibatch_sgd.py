@@ -65,7 +65,8 @@ class MinibatchSGD(Algorithm):
 
     Attributes:
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
-        window: number of last iterates, including w_R, whose mean is reported.
+        window: number of last iterates whose mean is reported, including w_R after R rounds. None reports the mean of
+            w_0 … w_{R−1}, in which later iterates have larger weights if `strong_convexity` is positive.
         server: optimiser of the server's steps, such as `optax.adam` or "adam".
     """
 
@@ -282,8 +283,8 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             "full", or a `Sampler` object.
         sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
             its own K, such as `Subset(10)`.
-        rate: public probability with which a message uses each record, for sampler = "poisson" only. Default: K divided
-            by the machine's number of records.
+        rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the
+            gradients is divided by K for any `rate`. Default: K divided by the machine's number of records.
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one". "add-or-remove-one" needs
             Poisson samples of a public `rate`.
         noise_rule: rule that computes σ from ε: "accountant" (default) or "advanced".
@@ -297,10 +298,13 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             w_{R−1}.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
             `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`. "plan" is
-            the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" follows `noise_rule`, as if
+            every machine took part in every round. "plan" is the smallest noise that meets the target on the
+            participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
+
+    If the problem has `machine_weights`, the weights of the messages are proportional to them.
 
     **Privacy**: (ε_i, δ_i)-DP for one record of machine i, under the neighbouring relation `relation`. The guarantee
     covers all messages of machine i together (record-level DP between silos, ISRL-DP). With a shuffler, it is (ε, δ)-DP

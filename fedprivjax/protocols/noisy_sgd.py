@@ -274,13 +274,15 @@ class NoisySGD(MessageSettings):
         relative_privacy: one number for each machine, proportional to the machine's own μ. The largest number belongs
             to the target μ. None gives all machines the target μ.
         batch: K, number of records in a message. The message is the mean of the gradients of these records, which are
-            clipped one by one.
+            clipped one by one. A machine with n records sends at most ⌊n/K⌋ messages, and does not use the remaining
+            records.
         average: True to report the mean of the iterates instead of the last iterate. Metrics evaluate both.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
             `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps. For
             `optax.adam`, the default `step_size` is rescaled.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
-            "plan" is the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
 

@@ -40,7 +40,8 @@ class ProxSkip(LocalAlgorithm):
     weights.
 
     Attributes:
-        probability: p. None is 1/K, where K is the largest number of local steps of a machine in a round.
+        probability: p. The server averages after a fixed number of steps for any p. None is 1/K, where K is the largest
+            number of local steps of a machine in a round.
 
     >>> import numpy as np
     >>> from fedprivjax import LocalEpochs, LocalPrivacy, Protocol, Uniform, datasets, from_dataset, simulate

@@ -102,8 +102,8 @@ class ReducedTreeMomentum(MomentumProtocol):
             implies.
         stds: noise of the nodes divided by σ, for each of five groups of nodes with equal noise; set by `calibrate`.
         epoch: N; set by `calibrate`.
-        slack: allowance for rounding errors and for the distance from the start to the constraint set; set by
-            `calibrate`.
+        slack: allowance for rounding errors and for the distance from the start to the constraint set, added to bounds
+            on the distance between two points; set by `calibrate`.
 
     **Privacy**: μ-GDP for replacing one record. The loss must be L-smooth, for the smoothness L that the problem
     states.

@@ -215,13 +215,15 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordSettings, Pro
         noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
         acknowledged: True to accept the noise rule "paper_moments"; required by it.
         claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
-        aggregate: aggregate of the messages, "mean" or "sum".
-        clip_at: clipped quantity, "record", "message" or "other".
+        aggregate: aggregate of the messages, "mean" or "sum". "sum" makes a given `step_size` M times as long, for M
+            machines in the round.
+        clip_at: clipped quantity: "record" is each record's gradient, and "message" a machine's mean over its batch.
+            "other" multiplies this mean by the clipping factor of another batch, so the run has no guarantee.
         epsilon: target ε: one number for all machines, or one for each.
         noise_std: σ, standard deviation per coordinate of the noise in a message, given instead of `epsilon`.
         step_size: η, step size of the server.
         step_scale: factor by which the given or default step size is multiplied.
-        clip: C, bound on the L2 norm of every record's gradient, enforced by clipping.
+        clip: C, L2 norm to which the quantity of `clip_at` is clipped.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown.
         batch: K, number of records in a message: one number for all machines, or one for each.
         sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object.
@@ -230,11 +232,11 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordSettings, Pro
         relation: neighbouring relation: "replace-one" (default) or "add-or-remove-one".
         delta: δ of every machine, or one number for each machine, at most the run's δ. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's own target ε.
-        trust: "none", or "shuffler" for a trusted shuffler, which hides who sent which message of a round.
-        window: number of last iterates, including w_R, whose mean is reported.
+        trust: always "none".
+        window: number of last iterates whose mean is reported, including w_R after R rounds.
         server: optimiser of the server's steps, such as `optax.adam` or "adam".
 
-    `NoisyMinibatchSGD` has the conditions on these settings.
+    `NoisyMinibatchSGD` has the conditions on these settings, and the meaning of None.
     """
 
     batch: int | Sequence[int] | None = host_only(None, traced=1)

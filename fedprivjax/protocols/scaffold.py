@@ -58,11 +58,12 @@ class ControlVariates(LocalGradientSteps):
             clipped together, as one message.
         prox: ρ of the proximal term (ρ/2)·‖v − w‖², which pulls a machine's point v to the received point w. None is no
             proximal term.
-        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, such as
-            `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server` has its
-            own learning rate, such as `optax.adam(0.1)`.
+        server_step: learning rate of the optimiser `server`: a number, or a function of the round's number, from 0,
+            such as `optax.cosine_decay_schedule(1.0, 100)`. Leave it out if there is no `server`, or if the `server`
+            has its own learning rate, such as `optax.adam(0.1)`.
         server: optimiser of the server's step, such as `optax.adam`, "adam" or `optax.adam(0.1)`. `ServerOptimizer`
-            lists all forms. If `server` is None, the server adds the mean update to its point.
+            lists all forms. The optimiser receives minus the mean update as its gradient. If `server` is None, the
+            server adds the mean update to its point.
         local: optimiser of the local steps, in one of the forms of `server`. The learning rate of `optax.adam` is the
             `step_size` of the protocol. If `local` is None, local steps are plain gradient steps.
         window: number of last iterates whose mean is reported.

@@ -142,7 +142,8 @@ class StaleMomentum(MessageSettings):
 
     Let machine (client) i take part in round t, and let t' be its previous round. The machine takes a record z that was
     not used before, and computes u = t·∇f(x_t; z) − (t−1)·∇f(x_{t'}; z), where f is the loss and x_t the server's
-    point. The machine updates its momentum to q_i ← u + (t−1)/t'·q_i, and sends q_i with noise.
+    point. The machine updates its momentum to q_i ← u + (t−1)/t'·q_i, and sends q_i with noise. In its first round, q_i
+    = u = t·∇f(x_t; z).
 
     The server's steps are those of `DPMu2`, along the mean of the messages.
 
@@ -166,8 +167,9 @@ class StaleMomentum(MessageSettings):
             `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
         noise_schedule: "uniform" for equal noise in all messages of a machine, or a list of positive numbers, to which
             the factors r_1, r_2, … of a machine are proportional.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
-            "plan" is the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is an adversary who sees all
             messages.
 

@@ -118,8 +118,8 @@ class UserAGD(UserSettings):
     """Accelerated SGD (AC-SA) on batches of users (machines with one record each).
 
     The method is P_AGD of Cheu et al. 2022. The server takes accelerated steps (Lan 2012) along the mean gradient of a
-    round's users. The mean is made private as in `UserSGD`. For strongly convex losses, a run has several *phases*,
-    each of which restarts the acceleration.
+    round's users. The mean is made private as in `UserSGD`. For strongly convex losses, a run has several *phases*.
+    Each phase restarts the acceleration at the output of the previous phase.
 
     Attributes:
         epsilon: target ε of every record, at the run's δ. With inf, the run has no noise.
@@ -135,8 +135,8 @@ class UserAGD(UserSettings):
         trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
             "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once.
         levels: g, number of equal steps into which the range [−C, C] of a coordinate is divided for rounding, for trust
-            = "shuffler". Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with
-            accounting = "paper".
+            = "shuffler". Without a `clip`, C is the Lipschitz constant. Default: ⌈max(2√n, 16√d)⌉ for n users in a
+            round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
         rounding: "averaged", "coupled" or "independent", for trust = "shuffler": bound on the effect of random rounding
             on ε. All three values of ε are valid, and "averaged" gives the smallest.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
@@ -161,13 +161,15 @@ class UserAGD(UserSettings):
             `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
         sampling: False ignores the sampling error of a round's users in the choice of step sizes and numbers of users.
             Use it for data for which one point minimises the loss of every record.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
-            "plan" is the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
         schedule: a row (t + 1, 1/s, b) for each round, shape [rounds, 3]; set by `calibrate`. Here t is the number of
             the round in its phase, from 1, and s is the step size of the phase. b is 1 in the first round of a phase,
-            otherwise 0.
+            otherwise 0. The server takes no step in rounds after the last phase. Their rows have 0 instead of t + 1,
+            and b = 1.
         strengths: strength of the Moreau envelopes in every round if smoothing = "phases", else None; set by
             `calibrate`.
 

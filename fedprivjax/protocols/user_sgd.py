@@ -41,8 +41,8 @@ class UserSGD(UserSettings):
         trust: trust model: "shuffler" for one-bit messages through a shuffler, "none" for noise on every message,
             "server" for noise on the sum, or "pan-private" for a server whose memory an intruder may read once.
         levels: g, number of equal steps into which the range [−C, C] of a coordinate is divided for rounding, for trust
-            = "shuffler". Default: ⌈max(2√n, 16√d)⌉ for n users in a round and d parameters, or ⌈max(2√n, √d, 4)⌉ with
-            accounting = "paper".
+            = "shuffler". Without a `clip`, C is the Lipschitz constant. Default: ⌈max(2√n, 16√d)⌉ for n users in a
+            round and d parameters, or ⌈max(2√n, √d, 4)⌉ with accounting = "paper".
         rounding: "averaged", "coupled" or "independent", for trust = "shuffler": bound on the effect of random rounding
             on ε. All three values of ε are valid, and "averaged" gives the smallest.
         accounting: for trust = "shuffler": "exact" for a proved ε, "gaussian-limit" for the ε of Gaussian noise with
@@ -53,8 +53,9 @@ class UserSGD(UserSettings):
             to the target `epsilon`. None gives all users the target `epsilon`.
         server: optimiser of the server's steps, such as `optax.adam` or "adam". The learning rate of `optax.adam` is
             `step_size`. `ServerOptimizer` lists all forms. If `server` is None, steps are plain gradient steps.
-        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method.
-            "plan" is the smallest noise that meets the target on the participation schedule of the run.
+        calibrate_to: computation of the noise from the target, "rule" or "plan". "rule" is the formula of the method,
+            which may count more messages than a machine sends. "plan" is the smallest noise that meets the target on
+            the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None is the adversary that `trust`
             implies.
         vector_sum: levels and noise bits of the shuffled sums; set by `calibrate`.
