@@ -13,6 +13,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -53,6 +54,28 @@ def as_address(figure: Figure) -> str:
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", themed_svg(figure), flags=re.DOTALL)
     svg = re.sub(r' d="[^"]+"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)
     return f"data:image/svg+xml,{quote(' '.join(svg.split()).replace(chr(34), chr(39)), safe=SAFE)}"
+
+
+def stack_panels(figure: Figure) -> bool:
+    """Move the panels of a figure into one column, for a narrow page. Return False if they are in one already."""
+    placed: list[Any] = [axis for axis in figure.axes if axis.get_subplotspec() is not None]
+    panels = [axis for axis in placed if axis.axison]
+    grid = placed[0].get_gridspec() if panels else None
+    if grid is None or grid.ncols == 1:
+        return False
+    for spare in set(placed) - set(panels):
+        spare.remove()
+    width, height = figure.get_size_inches() / (grid.ncols, grid.nrows)
+    figure.set_size_inches(width, height * len(panels))
+    column = GridSpec(len(panels), 1, figure)
+    for row, axis in enumerate(panels):
+        axis.set_subplotspec(column[row])
+        axis.set_ylabel(axis.get_ylabel() or panels[0].get_ylabel())
+        axis.tick_params(labelleft=True)  # which panels in a row share
+    for legend in figure.legends:
+        legend.remove()
+        add_legend(figure, panels)
+    return True
 
 
 def panelled(

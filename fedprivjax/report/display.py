@@ -129,7 +129,8 @@ def plot(
         metric: metric to draw. The default is the first metric that the command line draws, and for one run, all its
             scalar metrics. If a metric has one value per client and `against` is None, the plot is a histogram over
             clients. For one run, `metric` may also name one of these plots: "participation" (machines that take part in
-            each round), "machine_epsilon" (ε of each machine), or "epsilon" (ε of the rounds so far).
+            each round), "machine_epsilon" (ε of each machine), "epsilon" (ε of the rounds so far), or
+            "noise_correlation" (correlations of the noise over rounds or between machines).
         against: horizontal axis: "epsilon", "round", "bytes" (sent by a machine), "gradients" (per record), "hours"
             (simulated), or any swept setting. For one run, it is "round" or "hours". "costs" has a panel for each of
             rounds, bytes, gradients and hours. "grid" draws heat maps over the two swept hyper-parameters with the most

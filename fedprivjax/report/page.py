@@ -18,7 +18,7 @@ from fedprivjax.atomic_write import write_atomically
 from fedprivjax.bounded_read import json_from
 from fedprivjax.checks.printable import printable
 from fedprivjax.experiment.results import Results
-from fedprivjax.layout.drawing import SAFE, as_address
+from fedprivjax.layout.drawing import SAFE, as_address, stack_panels
 from fedprivjax.layout.text_table import html_table
 from fedprivjax.layout.wording import grouped, points_of
 from fedprivjax.privacy.guarantee import LARGE_EPSILON, PrivacyGuarantee
@@ -32,6 +32,7 @@ LEADS = ("_against_epsilon", "_over_grid")  # ends of the names of plots at the 
 LONG = 24  # largest number of rows of a table that is open
 LEAST, MOST = 59, 115  # smallest and largest pixels per inch of a plot; below the smallest it is scrolled, not shrunk
 ADDRESS = rf"^data:image/svg\+xml,[\w%.~{re.escape(SAFE)}-]*$"  # no quotes, no tags
+NARROW = "^$|" + ADDRESS.replace(re.escape(" "), "")  # a srcset ends an address at a space
 WIDE, FIGURES = 5_000_000, 8  # largest number of characters of an address, and of figures of a run
 
 
@@ -40,12 +41,13 @@ class Drawn(BaseModel):
 
     Attributes:
         name: title.
-        address: `data:` URL of the figure.
+        address, narrow: `data:` URLs of the figure and, for a phone, of its stacked panels, or "" without these.
         least, most: smallest and largest width in pixels.
     """
 
     name: str
     address: str = Field(pattern=ADDRESS, max_length=WIDE)
+    narrow: str = Field(pattern=NARROW, max_length=WIDE)
     least: int = Field(ge=1, le=10_000)
     most: int = Field(ge=1, le=10_000)
 
@@ -156,12 +158,13 @@ def without_empty_sections(settings: str) -> str:
 
 
 def as_drawn(figures: Mapping[str, Figure]) -> list[Drawn]:
-    """Return figures for the page."""
+    """Return figures for the page. Their panels are stacked in the end, as a phone shows them."""
     found = []
     for name, figure in figures.items():
-        inches = figure.get_figwidth()
+        inches, wide = figure.get_figwidth(), as_address(figure)
+        narrow = as_address(figure).replace(" ", "%20") if stack_panels(figure) else ""  # a srcset has no spaces
         sizes = {"least": round(LEAST * inches), "most": round(MOST * inches)}
-        found.append(Drawn(name=name.replace("_", " "), address=as_address(figure), **sizes))
+        found.append(Drawn(name=name.replace("_", " "), address=wide, narrow=narrow, **sizes))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Figures of one run: its metrics, who takes part, and ε over rounds and of every machine."""
+"""Figures of one run: its metrics, who takes part, ε over rounds and of every machine, and the noise's correlation."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,6 +20,7 @@ from fedprivjax.experiment.jobs import Job
 from fedprivjax.layout.colours import CONSTANT, colour, look, slots
 from fedprivjax.layout.drawing import FONT, add_legend, panelled, percent_ticks, point_title
 from fedprivjax.layout.wording import power_text, relations
+from fedprivjax.noise import correlation
 from fedprivjax.plan.plan import Plan
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
@@ -39,8 +40,9 @@ def plot_run(run: SavedRun, shown: str | Metric | None = None, against: str | No
 
     Args:
         shown: a recorded metric; "participation", the rounds in which every machine takes part; "machine_epsilon", the
-            ε of each machine, as a histogram if there are more than 30; "epsilon", the ε of the first rounds; or None
-            for every recorded metric of scalars.
+            ε of each machine, as a histogram if there are more than 30; "epsilon", the ε of the first rounds;
+            "noise_correlation", of noise that is correlated over rounds or between machines; or None for every
+            recorded metric of scalars.
         against: "round" or "hours", for metrics.
 
     Raises:
@@ -223,10 +225,28 @@ def epsilon_spent(run: SavedRun | ReadyRun) -> Figure:
     return figure
 
 
+def noise_correlation(run: SavedRun | ReadyRun) -> Figure:
+    """Plot the correlation of the noise: of the server's noise over rounds, or of two machines' messages of a round."""
+    noise = getattr(run.protocol.privacy, "noise", None)  # type: ignore[attr-defined]
+    matrix, name = correlation.noise_correlation(noise, _plan(run).schedule)
+    figure, (axis,) = panelled(1, *SIZE)
+    first = 0.5 if name == "round" else -0.5
+    extent = (first, len(matrix) + first, len(matrix) + first, first)
+    image = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, extent=extent)
+    figure.colorbar(image, label="correlation")
+    axis.set(xlabel=name, ylabel=name)
+    axis.set_title(f"noise: {noise}", fontsize="medium")
+    _whole(axis.xaxis, axis.yaxis)
+    if name == "machine":
+        _number_machines(run, axis.yaxis)
+    return figure
+
+
 VIEWS = {  # of one run, by name: title on a page, and function
     "participation": ("participation", participation),
     "machine_epsilon": ("ε of each machine", machine_epsilons),
     "epsilon": ("ε over rounds", epsilon_spent),
+    "noise_correlation": ("noise correlation", noise_correlation),
 }
 
 

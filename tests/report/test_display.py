@@ -15,6 +15,7 @@ from fedprivjax.experiment import run as runner
 from fedprivjax.experiment.results import load
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.layout.colours import new_figure
+from fedprivjax.layout.drawing import add_legend, panelled, stack_panels
 from fedprivjax.layout.wording import epsilon_text
 from fedprivjax.privacy import gdp
 from fedprivjax.report import plots
@@ -213,9 +214,10 @@ def test_figures_of_a_run_are_read_back_unless_their_file_was_changed(results, t
     kept = tmp_path / RUN_FIGURES
     content = kept.read_text()
     elsewhere, escaping = content.replace("data:image", "https:image"), content.replace("+xml,", '+xml,\\"')
+    wide = content.replace('"narrow":""', '"narrow":"data:image/svg+xml,x 1x, https://evil.example/t.png 2x"')
     of_others = content.replace('"date":', '"date":"2020-01-01T00:00:00+00:00","then":')
-    assert len({content, elsewhere, escaping, of_others}) == 4
-    for changed in (content[:-1], elsewhere, escaping, of_others):
+    assert len({content, elsewhere, escaping, wide, of_others}) == 5
+    for changed in (content[:-1], elsewhere, escaping, wide, of_others):
         kept.write_text(changed)
         assert "show one" not in write_page(this, there, {}).read_text()
 
@@ -283,3 +285,23 @@ def test_levels_in_different_units_have_a_realised_epsilon(results):
     theirs = ours.rename(mu="epsilon").assign_coords(epsilon=ours["target_epsilon"].values)
     title = fpj.table({"ours": ours, "theirs": theirs}).sheets[-2].title
     assert title.startswith("realised ε at δ = 1e-05")
+
+
+def test_panels_are_stacked_for_a_phone_with_their_labels_and_one_legend():
+    figure, axes = panelled(4)
+    for axis in axes:
+        axis.plot([0, 1], [0, 1], label="one")
+        axis.plot([0, 1], [1, 0], label="two")
+    axes[0].set_ylabel("accuracy")
+    add_legend(figure, axes)
+    assert stack_panels(figure)
+    tops = [axis.get_subplotspec().rowspan.start for axis in figure.axes]
+    assert (tops, {axis.get_ylabel() for axis in figure.axes}) == ([0, 1, 2, 3], {"accuracy"})
+    assert all(axis.yaxis.get_tick_params()["labelleft"] for axis in figure.axes)
+    assert len(figure.legends) == 1
+    assert figure.get_figwidth() == 4.2
+    assert not stack_panels(figure)
+    assert not stack_panels(new_figure(1.0, 1.0, 1, 1))
+    figure, axes = panelled(7)
+    assert stack_panels(figure)
+    assert [axis.get_subplotspec().rowspan.start for axis in axes] == list(range(7))

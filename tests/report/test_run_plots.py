@@ -12,6 +12,7 @@ from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run_jobs
 from fedprivjax.experiment.tuning import selected
 from fedprivjax.layout.colours import look, slots
+from fedprivjax.noise.server_factors import round_factor
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.per_machine import Grouped
 from fedprivjax.privacy.rounding import up
@@ -117,7 +118,28 @@ def test_many_machines_have_a_histogram_of_their_epsilons(run):
     assert axis.get_title().startswith("every machine, ε = ")
 
 
+def test_correlation_is_that_of_sampled_noise(run):
+    shown = np.asarray(fpj.plot(run, "noise_correlation").axes[0].images[0].get_array())
+    normals = np.random.default_rng(0).normal(size=(8, 200_000))
+    sampled = np.linalg.solve(round_factor(run.protocol.noise_schedule).known(run.plan.schedule), normals)
+    np.testing.assert_allclose(shown, np.corrcoef(sampled), atol=0.01)
+    assert abs(shown - np.eye(8)).max() > 0.1
+
+
+def test_pairwise_noise_is_correlated_between_neighbours(run):
+    noisy = replace(run.protocol, trust="none", noise_schedule=fpj.Pairwise("ring", 1.0))
+    shown = fpj.plot(replace(run, protocol=noisy), "noise_correlation").axes[0].images[0].get_array()
+    assert shown[0, 1] == pytest.approx(-1 / 3)  # s² = 1 of an edge, of 1 + 2 s² in all
+    assert shown[0, 2] == 0
+
+
 def test_what_a_run_lacks_is_refused(run, tmp_path):
+    plain = replace(run.protocol, noise_schedule="independent")
+    with pytest.raises(fpj.Refusal, match="noise must be correlated"):
+        fpj.plot(replace(run, protocol=plain), "noise_correlation")
+    sums = fpj.DPMu2(mu=2.0, clip=1.6, noise_schedule="toeplitz")  # over the messages of a machine
+    with pytest.raises(fpj.Refusal, match="noise must be correlated over at most"):
+        fpj.plot(replace(run, protocol=sums), "noise_correlation")
     with pytest.raises(fpj.Refusal, match="against must go with a metric"):
         fpj.plot(run, "participation", "round")
     with pytest.raises(fpj.Refusal, match="metric of a run must have one value a round to be drawn"):
