@@ -1,9 +1,9 @@
 """The contract: properties of protocols by name, those of compiled programs, and a function that checks all of them."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import ceil
 from typing import Any
 
@@ -157,16 +157,18 @@ class Watched:
         self.evaluations.append((np.array(point), number))
 
 
-def _watched_rounds(trial: Trial) -> Iterator[tuple[int, np.ndarray, RoundInputs, list[tuple[np.ndarray, int]]]]:
-    """Yield each of the first rounds: its number from 1, query [d], inputs, and evaluations."""
-    watched = Watched(trial.start.problem.model)
+@lru_cache(maxsize=1)
+def _watched_rounds(trial: Trial) -> list[tuple[int, np.ndarray, RoundInputs, list[tuple[np.ndarray, int]]]]:
+    """Return for each of the first rounds its number from 1, query [d], inputs, and evaluations."""
+    watched, found = Watched(trial.start.problem.model), []
     problem = replace(trial.start.problem.traced, model=watched)
     for t, (inputs, before, after) in enumerate(first_rounds(trial.start, problem=problem)):
         jax.block_until_ready(after)
         jax.effects_barrier()
         query = np.asarray(ravel_pytree(seen_of(trial.start.protocol).query(before))[0])
-        yield t + 1, query, inputs, watched.evaluations.copy()
+        found.append((t + 1, query, inputs, watched.evaluations.copy()))
         watched.evaluations.clear()
+    return found
 
 
 def query_is_where_gradients_are_taken(trial: Trial) -> str | None:

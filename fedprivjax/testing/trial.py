@@ -18,6 +18,7 @@ from fedprivjax.engine.prepare import Arguments, ReadyRun, ready, round_inputs
 from fedprivjax.engine.segments import first_sample, noise_of
 from fedprivjax.engine.simulate import execute
 from fedprivjax.method.protocol import as_leaves
+from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.seen import costs_of
 from fedprivjax.method.server_step import optimizer_of_step
 from fedprivjax.noise import Mechanism, Silent
@@ -28,6 +29,7 @@ from fedprivjax.plan.seeds import Seeds, protocol_key
 from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
+from fedprivjax.problem.program import typed_jit
 
 
 def _probe(problem, snapshot):
@@ -37,7 +39,7 @@ def _probe(problem, snapshot):
 
 PROBE = Metric("probe", _probe)  # the reported point along a direction without symmetries
 METRICS = (PROBE, "noise_norm")
-FEW = 3  # rounds to run without compilation
+FEW = 3  # rounds whose states are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +145,7 @@ def default_of(protocol, name: str) -> Any:
 
 
 def first_rounds(start: ReadyRun, *, plan: Plan | None = None, problem: Problem | None = None) -> Iterator[tuple]:
-    """Yield (inputs, state before, state after) of each of the first rounds, without noise and compilation.
+    """Yield (inputs, state before, state after) of each of the first rounds, without noise. They share a program.
 
     Args:
         start: prepared run.
@@ -155,8 +157,14 @@ def first_rounds(start: ReadyRun, *, plan: Plan | None = None, problem: Problem 
     for t in range(min(FEW, start.plan.size.rounds)):
         of_round = jax.tree.map(lambda leaf, t=t: leaf[t], inputs)
         before = state
-        state, _ = protocol.round(problem, before, of_round, None, protocol_key(start.key, of_round.round))
+        state = _after_round(protocol, problem, before, of_round, start.key)
         yield of_round, before, state
+
+
+@typed_jit
+def _after_round(protocol, problem: Problem, state, inputs: RoundInputs, key):
+    """Return the state after a round without noise."""
+    return protocol.round(problem, state, inputs, None, protocol_key(key, inputs.round))[0]
 
 
 def first_noise(arguments: Arguments, size: Size) -> tuple[Any, Any, Any]:
