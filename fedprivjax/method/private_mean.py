@@ -202,8 +202,8 @@ class GaussianMean(PrivateMean):
         relative_privacy: one number for each user, proportional to the user's target ε. The user with the largest
             number has the target ε. None gives all users the target ε. Unless trust = "none", `relative_privacy` must
             be None.
-        noises: standard deviation of each user's noise divided by σ. None if all users have the same ε. Set by
-            calibration.
+        noises: standard deviation of each user's noise divided by σ, the largest one. None if all users have the same
+            ε. Set by calibration.
 
     **Privacy**: (ε, δ)-DP for replacing one record, against the adversary of the trust model `trust`. The guarantee
     holds for any algorithm whose `reads` is `Mean()`.

@@ -64,7 +64,7 @@ class Protocol(Decorated):
             from theory.
         step_scale: factor by which the given or default step size is multiplied.
         calibrate_to: rule that computes the noise from a target, "rule" or "plan". "rule" is the method's own rule.
-            "plan" is the smallest noise for the participation schedule of the run.
+            "plan" is the smallest noise that meets the target on the participation schedule of the run.
         adversary: adversary against whom the guarantee holds, such as `SecureSum()`. None stands for the adversary of
             the trust model. With a given adversary, the noise is the smallest that meets the target on the
             participation schedule of the run.

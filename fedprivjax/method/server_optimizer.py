@@ -43,7 +43,8 @@ class ServerOptimizer:
       to sweep.
 
     Some methods with local steps have a setting `server_step`, which replaces the step size at the server. In these
-    methods, `step_size` is the step size of the local steps.
+    methods, `step_size` is the step size of the local steps. If the setting `server` is itself a transformation, leave
+    out `server_step`. The updates of `server` are then used unchanged.
 
     Args:
         factory: function that returns an `optax.GradientTransformation` or a schedule, such as `optax.adam`; its name,

@@ -160,7 +160,7 @@ class Factor:
 
         The momentum of round t is Σ_{s≤t} (1 − α)^{t−s}·x_s, plus noise. Let A be the matrix for which A·x are the
         momenta of all rounds. For `noise_std` = 1, the noise of the momenta is A·F⁻¹ξ, with the standard normals ξ_1,
-        ξ_2, … of the rounds and the factor's matrix F for this α.
+        ξ_2, … of the rounds and the factor's matrix F for this α. The function `matrix` returns F for α = 0.
 
         Args:
             path: state after the round before.
@@ -195,9 +195,9 @@ class Factor:
         F is the factor's matrix for this α. The record can change x_t by any vector of norm at most the record's weight
         in round t.
 
-        Each entry of F·x + ξ is one release. The sensitivity of a release is the largest L2 norm by which the record
-        can change the release. The squares of all sensitivities must sum to the record's entry in the result of
-        `squares`.
+        Each entry of F·x + ξ is one release, with independent standard normals ξ. The sensitivity of a release is the
+        largest L2 norm by which the record can change the release. The squares of all sensitivities must sum to the
+        record's entry in the result of `squares`.
 
         The default returns only one number, shape [1]. It is the largest L2 norm by which the record can change all of
         F·x.

@@ -180,9 +180,10 @@ class Banded(RoundFactor):
 class BLT(RoundFactor):
     """Noise of a trusted server, correlated by a buffered linear Toeplitz matrix F (BLT).
 
-    A run stores a few vectors, the buffers. Buffer i has the decay θ_i and the scale s_i. Every column of F has the
-    entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal down. The function `buffered_toeplitz.optimize`
-    of the library jax_privacy computes parameters for a number of rounds.
+    The server's noise is σ·F⁻¹ξ, as in `RoundFactor`. A run stores a few vectors, the buffers. Buffer i has the decay
+    θ_i and the scale s_i. Every column of F has the entries 1, Σ_i s_i, Σ_i s_i·θ_i, Σ_i s_i·θ_i², … from the diagonal
+    down. The function `buffered_toeplitz.optimize` of the library jax_privacy computes parameters for a number of
+    rounds.
 
     Source: Dvijotham et al. 2024. For machines that take part several times: McMahan, Xu & Zhang 2024.
 

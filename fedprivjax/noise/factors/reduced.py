@@ -145,7 +145,8 @@ class ReducedTrees:
     def step(self, rings: Rings, drawn: Normals, alpha: Any, reset_rate: Any, stds: Groups) -> Rings:
         """Return the state after one more round. Its field `last` holds the noise of this round's momentum.
 
-        A node's noise has weight (1 − α)^k in the k-th round after the node's last round.
+        A node's noise has weight (1 − α)^k in the k-th round after the node's last round. The noise of round t is H_t,
+        plus the noise of the nodes of r for the rounds 1 to t. With B_t of `Rings`, H_t = (1 − α)^N·H_{t−N} + B_t.
 
         Args:
             rings: state after the round before.

@@ -28,8 +28,9 @@ class Dropouts(Around):
     Machines drop out independently of each other and of earlier rounds. A machine that drops out uses no record.
     Guarantees count machines that drop out as if they had sent.
 
-    If all machines of a round drop out, one of them is kept, so that no round is empty. If participation is secret, no
-    machine is kept: a round may be empty, and sums are divided by the mean number of machines that send.
+    If all machines of a round drop out, one of them is kept, so that no round is empty. The kept machine is uniformly
+    random. If participation is secret, no machine is kept: a round may be empty, and sums are divided by the mean
+    number of machines that send.
 
     Args:
         scheme: participation scheme that schedules the machines, before dropouts.

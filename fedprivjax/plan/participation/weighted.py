@@ -164,7 +164,8 @@ class BySize(Participation):
 
     The scheme is for runs that use each example at most once. Let c_i be the number of messages that machine i can
     still send before its examples run out. The machines of a round are sampled one after another, without replacement,
-    with probability proportional to c_i.
+    with probability proportional to c_i. If later rounds would otherwise have too few machines, some of the machines
+    that can still send in every remaining round are sampled first.
 
     A run has at most T rounds, and T rounds by default. T is the largest number with Σ_i min(n_i, T) ≥ m·T, where n_i
     is c_i before the first round.
