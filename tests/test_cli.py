@@ -162,7 +162,7 @@ def test_negative_seeds_are_refused_in_a_scaled_down_run_too(call, spec):
 def test_a_home_folder_in_a_path_is_expanded(call, spec, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     said = refused(call("privacy", spec, "--set", 'problem.dataset="~/absent.csv"'))
-    assert f"must be a file that exists, got '{tmp_path / 'absent.csv'}'" in said
+    assert f"problem.dataset must be a file, got '{tmp_path / 'absent.csv'}'" in said
 
 
 def test_a_batch_above_the_number_of_records_is_one_line(call, spec):
@@ -342,7 +342,7 @@ def test_plan_takes_an_experiments_problem(call, spec):
         (("--protocol", "dpmu2"), "unknown protocol 'dpmu2', did you mean 'dp_mu2'?"),
         (("--pilot", "--dimension", 2), "dimension must be classes · features for a pilot, with more features than"),
         (("--machines", "-5"), "machines must be at least 1, got -5"),
-        (("--machines", "10k"), "--machines must be a valid integer"),
+        (("--machines", "10k"), "--machines must be an integer"),
         (("--json", "absent/plan.json"), "--json must be in a folder that exists, got absent/plan.json"),
     ],
 )

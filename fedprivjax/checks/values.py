@@ -218,7 +218,7 @@ def condition(message: str) -> str:
     >>> condition("Input should be greater than or equal to 3")
     'be at least 3'
     """
-    text = re.sub(r"^\w+ should ", "", message)
+    text = re.sub(r"^\w+ should ", "", message).replace("a valid integer", "an integer").replace("a valid ", "a ")
     return text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 
 

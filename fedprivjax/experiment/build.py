@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedprivjax import datasets
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.datasets.as_problem import from_dataset, own_table
 from fedprivjax.engine import simulate
 from fedprivjax.experiment.names import Unimported
 from fedprivjax.experiment.participation_section import AnyKind
 from fedprivjax.experiment.problem_section import Data
 from fedprivjax.experiment.protocol_section import ProtocolSettings
-from fedprivjax.experiment.section import keyed
 from fedprivjax.experiment.settings import TRIAL, Experiment, PartitionSettings, ProblemSettings
 from fedprivjax.features import mapped
 from fedprivjax.plan.participation import Participation, check_participation
@@ -91,7 +90,7 @@ def _with_features(settings: ProblemSettings, data: datasets.Dataset | datasets.
     if isinstance(data, datasets.Stream):
         key = "features" if settings.maps else "picture"
         raise Refusal(f"problem.{key} must be left out: examples of {data.name!r} are computed as they are used")
-    with keyed("problem", ["picture"]):
+    with within("[problem]"):
         return mapped(data, settings.maps, picture=settings.picture, say=say)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from time import perf_counter
@@ -11,11 +11,12 @@ from typing import Any
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import OUTPUT, Metric
-from fedprivjax.engine.metrics import METRICS, default_metrics, recorded_name, require_recorded
+from fedprivjax.engine.metrics import default_metrics, recorded_name, require_recorded
 from fedprivjax.engine.prepare import evaluation_rounds
-from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, build, tuning_experiment, verdict
+from fedprivjax.experiment import TRIAL, Experiment, ProtocolSettings, build, to_mapping, tuning_experiment, verdict
 from fedprivjax.experiment.build import Problems
 from fedprivjax.experiment.inputs import Inputs, inputs_of
+from fedprivjax.experiment.names import code_of
 from fedprivjax.experiment.participation_section import AnyKind
 from fedprivjax.experiment.protocol_section import MOMENTS
 from fedprivjax.experiment.read import IN_TUNING, check_targets
@@ -115,8 +116,6 @@ class Job:
             raise Refusal("problem.partition must be given, because machines sample minibatches from their own records")
         run = self.problem, self.participation, self.rounds
         require_possible(*run, order=order, sampler=sampler, draws=number_of(self.experiment.sweep.seeds))
-        if all(isinstance(one, Metric) or one in METRICS for one in self.options["metrics"]):
-            self.check_recorded()  # other names may be unknown or reported by the protocol's rounds: see `calibrated`
         if not self.shape.get(TRIAL):
             draw_plan(*run, order=order, sampler=sampler)
 
@@ -151,14 +150,13 @@ class Job:
     @cached_property
     def identity(self) -> str:
         """Cache key. Jobs with equal keys have equal runs."""
-        settings, given = self.settings, self.experiment.problem
-        data = [given.model_dump(), repr(self.problem.model), given.identity]
+        folder = self.experiment.context["folder"]  # two folders may each have an object of that name
+        own = str(folder) if code_of(to_mapping(self.experiment), folder) else ""
+        data = [self.experiment.problem.model_dump(), repr(self.problem.model)]
         drawn = [repr(self.participation), self.scheme.model_dump(), self.shape.get(TRIAL), self.shape.get("records")]
         # equal runs are computed once
         canonical = self.protocol.theory.equivalent(self.protocol, self.participation.machines)
-        parts = [_objects(part) for part in settings.parts.values()]
-        method = settings.name, id(settings.method), parts  # two folders may each have an object of that name
-        return json.dumps([*data, *drawn, method, repr(canonical), self.options], default=_plain)
+        return json.dumps([own, *data, *drawn, self.settings.name, repr(canonical), self.options], default=repr)
 
 
 def jobs_at(job: Job) -> list[Job]:
@@ -312,18 +310,6 @@ def _checked(
         for job in jobs_at(Job(experiment, settings, shape, sizes, problem, alone)):
             job.check()
             yield job
-
-
-def _objects(part: Any) -> list[int]:
-    """Return the `id` of the class and factory of a protocol's part, and of those of the parts in its fields."""
-    held = [getattr(part, one.name) for one in fields(part)] if is_dataclass(part) else []
-    inside = [number for each in held if is_dataclass(each) for number in _objects(each)]
-    return [id(type(part)), id(getattr(part, "factory", None)), *inside]
-
-
-def _plain(value: Any) -> list:
-    """Return a JSON-serialisable list that identifies a value, for `_identity`."""
-    return [value.name, id(value.function)] if isinstance(value, Metric) else list(value)
 
 
 def _preparing(label: str, shape: dict[str, Any], say: Say) -> Callable[[str, int, int], None] | None:

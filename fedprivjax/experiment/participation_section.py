@@ -192,4 +192,4 @@ def overlaid(given: AnyKind, own: Mapping[str, Any], context: Mapping[str, Any])
     try:
         return Section.model_validate(table, context=dict(context)).participation
     except ValidationError as error:
-        refuse(error, Section)
+        refuse(error, Section, table)

@@ -115,11 +115,6 @@ class Source:
             raise Refusal(f"dataset {self.name!r} must return {kinds}, got {type(data).__name__}")
         return data
 
-    @property
-    def identity(self) -> tuple[str, int]:
-        """Cache key of the source. It distinguishes functions of equal name from different folders."""
-        return self.name, id(self.function)
-
 
 def _shared(name: str, options: Mapping[str, Any]) -> Dataset | Stream:
     """Return a built-in dataset, shared by all experiments that use it."""
@@ -146,10 +141,8 @@ def located(name: str, folder: Path | None, key: str = "problem.dataset", *, fol
     for place in places:
         if (place / path).is_file() or (folders and (place / path).is_dir()):
             return (place / path).resolve()
-    if path.is_absolute():
-        raise Refusal(f"{key} must be a file{' or a folder' * folders} that exists, got {str(path)!r}")
     searched = " or ".join(dict.fromkeys(str(place.resolve()) for place in places))
-    raise Refusal(f"{key} must be a file{' or a folder' * folders}, got {name!r}, which is not in {searched}")
+    raise Refusal(f"{key} must be a file{' or a folder' * folders}, got {str(path)!r}, which is not in {searched}")
 
 
 # ---- loss, model, constraint set and feature maps

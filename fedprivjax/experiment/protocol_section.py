@@ -11,7 +11,7 @@ from pydantic import Field
 from fedprivjax.checks.decorated import without_decorator
 from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.checks.values import NUMBERS, require_choice, require_positive
+from fedprivjax.checks.values import require_choice
 from fedprivjax.experiment.names import Unimported, made, named, object_of, of_results, resolve
 from fedprivjax.experiment.section import Settings, sections_with
 from fedprivjax.method.algorithm import Algorithm
@@ -37,7 +37,6 @@ KEYS = ("name", "label", "grid", "participation")  # keys of `[[protocol]]` othe
 ALGORITHM, PRIVACY = "algorithm", "privacy"  # fields of a pair
 WORK = ("local_epochs", "local_steps", "batch", "sampler", "rate")  # keys of `work`, as in `fedavg`
 MOMENTS = "moments"
-POSITIVE = ("radius", "scale")  # numbers of constraint sets that must be positive
 REGISTRIES: dict[type, tuple[Mapping[str, Any], str]] = {  # objects of a file by name, and an example of their tables
     Encoder: (ENCODERS, '{ kind = "quantiser", levels = 16 }'),
     Adversary: (ADVERSARIES, '"secure-sum" or { kind = "coalition", size = 2 }'),
@@ -72,8 +71,6 @@ class ProtocolSettings(Settings):
         added: whether the protocol is a baseline that `[evaluation] baselines` added.
     """
 
-    gathered = ("settings",)
-
     name: str
     label: str = ""
     grid: dict[str, list[float]] = {}
@@ -96,8 +93,6 @@ class ProtocolSettings(Settings):
                 return _pair_fields(raw, method, context)
         if not (isinstance(method, type) and issubclass(method, Protocol) and is_dataclass(method)):
             raise Refusal(f"protocol {name!r} must be an Algorithm or a LocalAlgorithm, got {method!r}")
-        if issubclass(method, Pair):
-            raise Refusal(f"protocol {name!r} must be an algorithm, got the class of pairs. Name the algorithm")
         with within(_place(labelled(raw))):
             return _fields(raw, method, context)
 
@@ -169,8 +164,6 @@ class ProtocolSettings(Settings):
             raise Refusal(f"{name} must be given there, or swept")
         self.at(first)
         for name, value in [(name, value) for name, values in axes.items() for value in values]:
-            if isnan(value):
-                raise Refusal(f"{name} must be a number, got nan")
             self.at({**first, name: value})
 
     def has_target(self, over: Mapping[str, list[float]]) -> bool:
@@ -190,8 +183,6 @@ class ProtocolSettings(Settings):
         """
         fixed = {"batch": batch} if self.settings.get("batch") == MOMENTS else {}
         names = [*_names_of(self.method), *numbers_of(self.parts)]
-        for name in (point.keys() - names) & {*TARGETS, *POSITIVE}:
-            require_positive(name, point[name], infinite=name in TARGETS)
         made = self.make({**fixed, **{name: point[name] for name in point if name in names}})
         require_protocol(made)
         return made
@@ -356,18 +347,14 @@ def _names_of(kind: Any) -> list[str]:
 
 
 def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:
-    """Raise Refusal if a key is none of a method's `names`, or several values stand for one number."""
+    """Raise Refusal if a key is none of a method's `names`."""
     from fedprivjax.experiment.settings import Experiment  # which imports this module
 
-    for key, value in settings.items():
-        if key in ("rounds", "per_round") and key not in names:
-            raise Refusal(f"{key} must be in a table of its own. Write participation = {{ {key} = {value} }}")
-        sections = [] if key in KEYS or key in names else sections_with(key, Experiment)
+    for key in (key for key in settings if key not in names):
+        sections = sections_with(key, Experiment)
         if 1 <= len(sections) <= 2:
-            raise Refusal(f"{key} must be in {' or '.join(sections)}, got it here. Move it")
+            raise Refusal(f"{key} must be in {' or '.join(sections)}, got it here")
         require_choice("key", key, [*KEYS, *names])
-        if key in NUMBERS and isinstance(value, list):
-            raise Refusal(f"{key} must be one number, got {value}. Put several into [sweep] {key}")
 
 
 def labelled(raw: Mapping[str, Any]) -> str:

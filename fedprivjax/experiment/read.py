@@ -3,7 +3,6 @@
 Settings are validated section by section, and then across sections.
 """
 
-import difflib
 import sysconfig
 from collections.abc import Mapping
 from math import inf, isnan
@@ -21,9 +20,8 @@ from fedprivjax.experiment.build import ALONE, natural_machines, with_baselines
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected
 from fedprivjax.experiment.names import of_results
 from fedprivjax.experiment.protocol_section import labelled
-from fedprivjax.experiment.section import STRUCTURAL, Imported, keyed, refuse
+from fedprivjax.experiment.section import STRUCTURAL, Imported, refuse
 from fedprivjax.experiment.settings import Experiment, ProblemSettings, SweepSettings
-from fedprivjax.features.mapped import as_picture
 from fedprivjax.privacy.target import LEVELS, NO_TARGET, SET_TARGET, UNLIMITED
 from fedprivjax.problem.checks import require_constraint
 
@@ -49,7 +47,6 @@ def check(experiment: Experiment) -> None:
         raise Refusal(f"{wanted}. Sweep seeds instead")
     for name in experiment.evaluation.at:
         require_choice("key in evaluation.at", name, experiment.real_axes)
-    require_between("evaluation.delta", experiment.evaluation.delta, 0, 1)
 
 
 def _check_labels(labels: list[str]) -> None:
@@ -65,11 +62,6 @@ def _check_problem(problem: ProblemSettings) -> None:
         raise Refusal(f"problem.radius must be left out next to a constraint, got {problem.radius}")
     if problem.model is not None and problem.loss is not None and problem.loss.smoothing is not None:
         raise Refusal(f"problem.loss.smoothing must be left out for model {problem.model.kind!r}")
-    if problem.model is not None and not isinstance(problem.model, Imported):
-        problem.model.made()
-    if problem.picture is not None:
-        with keyed("problem", ["picture"]):
-            as_picture(problem.picture)
 
 
 def _check_sweep(experiment: Experiment) -> None:
@@ -148,10 +140,7 @@ def _check_metrics(experiment: Experiment) -> None:
     if evaluation.metrics == []:
         raise Refusal("evaluation.metrics must name at least one metric, got []")
     require_choice("evaluation.select", evaluation.select, [*METRICS, *own])
-    for metric in evaluation.averaged:
-        require_choice("metric in evaluation.averaged", metric, names)
     for metric, value in evaluation.rounds_to.items():
-        require_choice("metric in evaluation.rounds_to", metric, names)
         require_between(f"evaluation.rounds_to.{metric}", value, -inf, inf)
     if evaluation.rounds_to and (trials := experiment.sweep.trials) is not None:
         raise Refusal(f"evaluation.rounds_to must be left out of trials, got {trials} trials. Sweep seeds instead")
@@ -232,11 +221,9 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     """
     path = Path(spec)
     if not (path.suffix == ".toml" and path.is_file()):
-        names, near = bundled(), _beside(path)
-        if str(spec) not in names and not near:
-            _require_no_other(path)
-        if path.suffix == ".toml" or (near and str(spec) not in names):
-            raise Refusal(f"no experiment file {str(spec)!r}{near}")
+        names = bundled()
+        if path.suffix == ".toml":
+            raise Refusal(f"no experiment file {str(spec)!r}")
         require_choice("experiment", str(spec), names)
         path = names[str(spec)]
     raw = read_toml(path)
@@ -247,42 +234,10 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a TOML file as a mapping. Raise Refusal if it is not valid TOML."""
-    text = ""
     try:
-        text = text_of(path, TOML_BYTES)
-        return toml_value(text)
+        return toml_value(text_of(path, TOML_BYTES))
     except Unreadable as error:
-        _require_brackets(path.name, text)
         raise Refusal(f"{path.name} is not valid TOML: {error}") from None
-
-
-def _require_brackets(file: str, text: str) -> None:
-    """Raise Refusal if `[protocol]` or `[expected]` is in single brackets, naming its line."""
-    heads = [line.partition("#")[0].replace(" ", "").strip() for line in text.splitlines()]
-    for name in ("protocol", "expected"):
-        single = [number for number, head in enumerate(heads, 1) if head == f"[{name}]"]
-        if single and (len(single) > 1 or f"[[{name}]]" in heads):
-            wanted = f"{file} must have every {name} under [[{name}]], got [{name}] in line {single[0]}"
-            raise Refusal(f"{wanted}. Double the brackets")
-
-
-def _beside(path: Path) -> str:
-    """Return a hint that names the experiment file with the nearest name in the same folder, or ""."""
-    near = difflib.get_close_matches(path.stem, [file.stem for file in path.parent.glob("*.toml")], n=1)
-    return f", did you mean {str(path.with_name(near[0] + '.toml'))!r}?" if near else ""
-
-
-def _require_no_other(path: Path) -> None:
-    """Raise Refusal, with a remedy, if the path of an experiment is a folder or another file."""
-    wanted = "experiment must be a .toml file or a bundled name"
-    if path.is_dir():
-        inside = sorted(path.glob("*.toml"))
-        got, remedy = "without one", "See fedprivjax list experiments"
-        if inside:
-            got, remedy = "with one" if len(inside) == 1 else "of several", f"Name the file, such as {str(inside[0])!r}"
-        raise Refusal(f"{wanted}, got the folder {str(path)!r} {got}. {remedy}")
-    if path.is_file():
-        raise Refusal(f"{wanted}, got the file {str(path)!r}. Give its name the ending .toml if it is an experiment")
 
 
 def parse(
@@ -300,8 +255,7 @@ def parse(
     try:
         experiment = Experiment.model_validate(raw, context=context)
     except ValidationError as error:
-        entries = raw["protocol"] if isinstance(raw.get("protocol"), list) else []
-        refuse(error, Experiment, [labelled(entry) if isinstance(entry, Mapping) else "" for entry in entries], raw)
+        refuse(error, Experiment, raw)
     experiment = with_baselines(experiment)
     _check_labels([settings.label for settings in experiment.protocol])
     if of_results(context):

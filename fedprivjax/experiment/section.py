@@ -5,11 +5,9 @@ Pydantic's validation errors become one line that names the key of the file.
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import reduce
-from types import NoneType, UnionType
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
 
 import numpy as np
@@ -25,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedprivjax.checks.refusal import Refusal
+from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import condition, require_choice, unquoted
 from fedprivjax.experiment.names import Unimported, made, resolve, taken_by
 
@@ -37,18 +35,12 @@ STRUCTURAL = {
 }
 OWN = "module:name"  # key of the section of user-defined objects, whose kind is an import path
 THEORY = "theory"  # value of a key that the protocol's own bound chooses
-TABLES = ("model_type", "model_attributes_type", "dict_type", "union_tag_not_found")
 
 
 class Settings(BaseModel):
-    """Base class of the sections of an experiment file: immutable, and strict about keys and types.
-
-    Attributes:
-        gathered: fields of type dict whose keys are written in the section itself, such as `over` of `[sweep]`.
-    """
+    """Base class of the sections of an experiment file: immutable, and strict about keys and types."""
 
     model_config = {"extra": "forbid", "frozen": True, "strict": True}
-    gathered: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -92,19 +84,6 @@ def models_in(annotation) -> list[type[Settings]]:
     return [model for part in get_args(annotation) for model in models_in(part)]
 
 
-def several(annotation) -> bool:
-    """Return True if a type annotation is a union of two or more types, not counting None.
-
-    Args:
-        annotation: type of a field of a section of an experiment file.
-
-    >>> several(int | list[int]), several(float | None)
-    (True, False)
-    """
-    union = isinstance(annotation, UnionType) or get_origin(annotation) is Union
-    return union and len([part for part in get_args(annotation) if part is not NoneType]) > 1
-
-
 def summary(thing: Any) -> str:
     """Return the first paragraph of a docstring in one line."""
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
@@ -120,7 +99,7 @@ class Reflected(Settings):
 
     Attributes:
         what: role of the object in messages, such as "loss".
-        place: dotted key of the section in messages about a setting of the object, or "" to name the setting alone.
+        place: dotted key of the section before messages about the object, or "".
         base: class of the object.
         maker: class or function that makes the section's object.
         keys: arguments that the file gives.
@@ -142,29 +121,8 @@ class Reflected(Settings):
         given = {name: getattr(self, name) for name in type(self).keys}
         tuples = {name: tuple(value) for name, value in given.items() if get_origin(known[name].annotation) is tuple}
         filled = {name: value for name, value in filled.items() if name in known}
-        with keyed(self.place, given):
+        with within(f"[{self.place}]") if self.place else nullcontext():
             return type(self).maker(**given | tuples | filled)
-
-
-@contextmanager
-def keyed(place: str, keys: Collection[str]) -> Iterator[None]:
-    """Prefix the message of a Refusal raised in the block with a section, if the message is about one of its keys.
-
-    Args:
-        place: dotted key of the section, or "" for no prefix.
-        keys: keys of the section.
-
-    >>> with keyed("problem.model", ["hidden"]):
-    ...     raise Refusal("hidden must be at least 1, got 0")
-    Traceback (most recent call last):
-    fedprivjax.Refusal: problem.model.hidden must be at least 1, got 0
-    """
-    try:
-        yield
-    except Refusal as refusal:
-        if place and refusal.setting in keys:
-            refusal.args = (f"{place}.{refusal}",)
-        raise
 
 
 class Imported(Reflected):
@@ -279,126 +237,54 @@ def _section(base: type[Reflected], kind: str, maker: Any, extra: Mapping[str, A
     return model
 
 
-@dataclass(frozen=True)
-class Place:
-    """Place in an experiment file.
-
-    Attributes:
-        path: dotted key.
-        model: class of the section.
-        kind: in a union, the chosen kind, or None.
-        union: all members of the union by kind, or empty.
-    """
-
-    path: str
-    model: type[Settings]
-    kind: str | None
-    union: dict[str, type[Settings]]
-
-
-def refuse(
-    error: ValidationError, model: type[Settings], labels: Sequence[str] = (), raw: Mapping[str, Any] = {}
-) -> NoReturn:
-    """Raise Refusal for the first error of a validation.
+def refuse(error: ValidationError, file: type[Settings], raw: Mapping[str, Any]) -> NoReturn:
+    """Raise Refusal for the first error of a validation, an unknown key before any other.
 
     Args:
-        model: class of the validated section.
-        labels: labels of the protocols, in the order of the file.
-        raw: the validated tables, for the names of objects in remedies.
-    """
-    first = _first(error.errors())
-    place = _place(first["loc"], model)
-    path, kind = place.path, place.kind
-    match first["loc"]:
-        case ("protocol", int(entry), _, *_) if entry < len(labels) and labels[entry]:
-            path = f"[[protocol]] {labels[entry]!r}: {path.split('.', 2)[2]}"
-    match first["type"]:
-        case "float_type" | "int_type":
-            what = "a number" if first["type"] == "float_type" else "an integer"
-            what += " or a list of numbers" if first["loc"][:2] == ("sweep", "over") else ""
-            of_list = path.rpartition(".")[0] if isinstance(first["loc"][-1], int) else path
-            raise Refusal(f"{of_list} must be {what}, got {unquoted(first['input'])}")
-        case "list_type" if isinstance(first["input"], Mapping) and "." not in path:
-            raise Refusal(f"{path} must be a list of tables under [[{path}]], got [{path}]. Double the brackets")
-        case "list_type":
-            raise Refusal(f"{path} must be a list, got {first['input']!r}")
-        case "value_error":
-            raise first["ctx"]["error"]
-        case "extra_forbidden":
-            _refuse_key(str(first["loc"][-1]), first["input"], _place(first["loc"][:-1], model), model, raw)
-        case "missing":
-            raise Refusal(f"{path} must be given" + (f" for kind {kind!r}" if kind else ""))
-        case "union_tag_not_found" if isinstance(first["input"], Mapping):
-            raise Refusal(f"{path}.kind must be given")
-        case "union_tag_invalid":
-            named = isinstance(first["input"], str)
-            require_choice(path if named else f"{path}.kind", first["ctx"]["tag"], place.union)
-        case "literal_error":
-            require_choice(path, first["input"], re.findall(r"'([^']*)'", first["ctx"]["expected"]))
-    wanted = condition(first["msg"])
-    if first["type"] in TABLES:
-        of_kind = "." in path and (place.union or "kind" in place.model.model_fields)
-        wanted = "be a name or a table with kind" if of_kind else "be a table"
-    raise Refusal(f"{path} must {wanted}, got {first['input']!r}")
-
-
-def _first(errors: Sequence[Any]) -> Any:
-    """Return the most useful error: the first, or an unknown key near a missing one, which is probably misspelt."""
-    first = errors[0]
-    unknown = [error for error in errors if error["type"] == "extra_forbidden"]
-    around = [error for error in unknown if first["loc"][: len(error["loc"]) - 1] == error["loc"][:-1]]
-    return around[0] if around and first["type"] == "missing" else first
-
-
-def _refuse_key(key: str, value: Any, place: Place, file: type[Settings], raw: Mapping[str, Any]) -> None:
-    """Raise Refusal for a key that a section does not have, with the place where it belongs.
-
-    Args:
-        value: value of the key.
-        place: place of the section.
-        file: class of all settings.
+        file: class of the validated settings.
         raw: the validated tables.
     """
-    if key == "kind" and place.path:
-        _refuse_kind(value, place)
-    if key == "options" and issubclass(place.model, Reflected):
-        raise Refusal(f"{place.path}.options must be left out, got {value!r}. Its entries are keys of [{place.path}]")
-    owners = [repr(name) for name, model in place.union.items() if key in model.model_fields]
-    if owners and place.kind:
-        raise Refusal(f"{place.path}.{key} must go with kind {' or '.join(owners)}, got kind {place.kind!r}")
-    fields = place.model.model_fields
-    for name, field in fields.items():
-        models = models_in(field.annotation)
-        if key != "kind" and len(models) > 1 and place.path and any(key in model.model_fields for model in models):
-            given = reduce(lambda table, part: table.get(part, {}), f"{place.path}.{name}".split("."), raw)
-            kind = str(given.get("kind") if isinstance(given, Mapping) else given)
-            kind = kind if key in getattr(kinds(field.annotation).get(kind), "model_fields", {}) else "…"
-            raise Refusal(f'{place.path}.{key} must be in a table, such as {name} = {{ kind = "{kind}", {key} = … }}')
-    elsewhere = [] if key == "kind" else sections_with(key, file)
-    if place.kind and (parent := place.path.rpartition(".")[0]):  # an object's key has no meaning in other sections
-        elsewhere = [one for one in elsewhere if one == f"[{parent}]"]
-    if 1 <= len(elsewhere) <= 2 and place.path and not place.path.startswith("protocol."):
-        raise Refusal(f"{key} must be in {' or '.join(elsewhere)}, got it in [{place.path}]. Move it")
-    known = [name for name, field in fields.items() if not field.exclude]
-    require_choice(f"key in [{place.path}]" if place.path else "key in the experiment", key, known)
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # a missing key may be misspelt
+    path, given, context = _path(first["loc"], raw), first["input"], first.get("ctx", {})
+    wanted = condition(first["msg"])
+    match first["type"]:
+        case "value_error":
+            raise context["error"]
+        case "extra_forbidden":
+            _refuse_key(first["loc"], file, raw)
+        case "missing":
+            raise Refusal(f"{path}.{first['loc'][-1]} must be given".removeprefix("."))
+        case "literal_error" | "union_tag_invalid":
+            known = context.get("expected") or context["expected_tags"]
+            require_choice(path, context.get("tag", given), re.findall(r"'([^']*)'", known))
+        case "list_type" if isinstance(given, Mapping) and "." not in path:
+            wanted = f"be a list of tables under [[{path}]], with double brackets"
+        case "union_tag_not_found":
+            wanted = "be a name or a table with kind"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            wanted = "be a table"
+    raise Refusal(f"{path} must {wanted}, got {unquoted(given)}")
 
 
-def _refuse_kind(value: Any, place: Place) -> None:
-    """Raise Refusal for a kind next to the tables of a section's objects, if one of them can be of this kind."""
-    for name, field in place.model.model_fields.items():
-        known = {kind for model in models_in(field.annotation) for kind in _kinds_of(model)}
-        if isinstance(value, str) and value in known:
-            raise Refusal(f'{place.path}.kind must be in a table, got {value!r}. Write {name} = {{ kind = "{value}" }}')
+def _refuse_key(loc: Sequence[int | str], file: type[Settings], raw: Mapping[str, Any]) -> None:
+    """Raise Refusal for a key that a section does not have, with the sections in it or next to it that have the key."""
+    key, path = str(loc[-1]), _path(loc[:-1], raw)
+    *around, section = _sections(loc[:-1], file)
+    places = sections_with(key, section, path)
+    for one in around[-1:]:
+        places += sections_with(key, one, path.rpartition(".")[0])
+    here = f"[{path}]" if path else "the experiment"
+    if 1 <= len(places) <= 2:
+        raise Refusal(f"{key} must be in {' or '.join(places)}, got it in {here}")
+    known = [name for name, field in section.model_fields.items() if not field.exclude]
+    require_choice(f"key in {here}", key, known)
 
 
-def _kinds_of(model: type[Settings]) -> tuple[Any, ...]:
-    """Return the kinds of a section whose `kind` is one of some names."""
-    kind = model.model_fields.get("kind")
-    return get_args(kind.annotation) if kind is not None else ()
+def sections_with(key: str, section: type[Settings], path: str = "") -> list[str]:
+    """Return the headings of the sections in a section that have a key. A list of sections is none.
 
-
-def sections_with(key: str, file: type[Settings]) -> list[str]:
-    """Return the headings of the file's sections that have a key. A list of sections, such as `[[protocol]]`, is none.
+    Args:
+        path: dotted key of the section, "" for the file.
 
     >>> class Run(Settings):
     ...     rounds: int
@@ -407,28 +293,37 @@ def sections_with(key: str, file: type[Settings]) -> list[str]:
     >>> sections_with("rounds", File)
     ['[run]']
     """
-    fields = {name: field.annotation for name, field in file.model_fields.items()}
-    sections = {name: models_in(kind) for name, kind in fields.items() if get_origin(kind) is not list}
-    return [f"[{name}]" for name, models in sections.items() if any(key in model.model_fields for model in models)]
+    found = []
+    for name, field in section.model_fields.items():
+        models = [] if get_origin(field.annotation) is list else models_in(field.annotation)
+        owners = [model for model in models if key in model.model_fields]
+        heading = f"[{path}.{name}]".replace("[.", "[")
+        if owners and len(owners) < len(models):
+            heading += " of kind " + " or ".join(repr(model.model_fields["kind"].default) for model in owners)
+        if owners:
+            found.append(heading)
+    return found
 
 
-def _place(loc: Sequence[int | str], model: type[Settings]) -> Place:
-    """Return the place of a pydantic location. Keys of a gathered field belong to the section itself."""
-    shown: list[str] = []
-    hidden, kind, union = False, None, {}
-    parts = iter(map(str, loc))
+def _sections(loc: Sequence[int | str], file: type[Settings]) -> list[type[Settings]]:
+    """Return the classes of the sections around a pydantic location, outermost first."""
+    found, parts = [file], iter(loc)
     for part in parts:
-        if part in union and kind is None:
-            model, kind = union[part], part
-            continue
-        shown = [*(shown[:-1] if hidden else shown), part]
-        hidden = part in model.gathered
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
-        inside = models_in(annotation)
-        if inside:
-            kind = None
-            union = kinds(annotation) if len(inside) > 1 else {}
-            model = inside[0] if len(inside) == 1 else model
-        elif several(annotation):
-            next(parts, None)  # pydantic's name of a plain union's member, which is not a key
-    return Place(".".join(shown), model, kind, union)
+        field = found[-1].model_fields.get(str(part))
+        models = [] if field is None else models_in(field.annotation)
+        if field is not None and len(models) > 1:
+            found.append(kinds(field.annotation)[str(next(parts))])
+        elif models:
+            found.append(models[0])
+    return found
+
+
+def _path(loc: Sequence[int | str], raw: Any) -> str:
+    """Return the dotted key of a pydantic location, without its parts that are no keys of the file."""
+    shown = []
+    for part in loc:
+        table: Any = dict(enumerate(raw)) if isinstance(raw, list) else raw
+        if isinstance(table, Mapping) and part in table:
+            shown.append(str(part))
+            raw = table[part]
+    return ".".join(shown)

@@ -16,7 +16,6 @@ from fedprivjax.experiment.participation_section import AnyKind, Section, overla
 from fedprivjax.experiment.problem_section import ConstraintSettings, LossSettings, ModelSettings, Source, feature_maps
 from fedprivjax.experiment.protocol_section import ProtocolSettings, flattened
 from fedprivjax.experiment.section import STRUCTURAL, Reflected, Settings
-from fedprivjax.features import MAPS
 from fedprivjax.sweeps.memory import MEMORY_BUDGET, MIN_CHUNKS
 
 OF_KIND = ("classes_per_machine", "alpha", "shards_per_machine", "spread")  # options of kinds of partitions
@@ -94,13 +93,6 @@ class ProblemSettings(Settings):
             raw = {**raw, "dataset": source.name, "source": source, **located}
         return {**raw, "maps": () if of_results(context) else feature_maps(raw.get("features", []), context)}
 
-    @property
-    def identity(self) -> list[Any]:
-        """Cache key of the user-defined objects. It distinguishes equal names from different folders."""
-        parts = [getattr(part, "found", None) for part in (self.loss, self.model, self.constraint)]
-        own = [each for each in self.maps if type(each) not in MAPS.values()]
-        return [self.source.identity, *map(id, parts), *map(id, map(type, own))]
-
 
 class SweepSettings(Settings):
     """`[sweep]`: values that every protocol is run with, seeds, and execution.
@@ -122,8 +114,6 @@ class SweepSettings(Settings):
             `{ runs = 2, machines = 4 }`; all devices divide the runs by default.
         keep: `["params"]` stores the parameters of every run in the results, for `run_of`.
     """
-
-    gathered = ("over",)
 
     over: dict[str, list[float]] = {}
     seeds: int | list[int] = 8

@@ -41,7 +41,7 @@ FILE = {
 @pytest.mark.parametrize(
     ("section", "keys", "message"),
     [
-        ("participation", {"kind": "by_share"}, "unknown participation.kind 'by_share': it is now 'by_size'"),
+        ("participation", {"kind": "by_share"}, "unknown participation 'by_share': it is now 'by_size'"),
         (
             "participation",
             {"kind": "between", "per_round": None, "least": 1},

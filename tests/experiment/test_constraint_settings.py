@@ -7,6 +7,7 @@ import tomli_w
 
 from fedprivjax import Ball, Box, L1Ball, Refusal, Simplex, WholeSpace
 from fedprivjax.experiment import make_problem, parse, to_mapping
+from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.run import run
 
 DATA = {"dataset": "logistic", "options": {"examples": 24, "features": 3}}
@@ -134,20 +135,20 @@ def test_a_number_of_a_set_may_be_below_zero(place):
     assert experiment(box, low=[-1.0, -0.5]).real_axes["low"] == [-1.0, -0.5]
     assert experiment(SIGNED, place, most=[-1.0]).real_axes["most"] == [-1.0]
     with pytest.raises(Refusal, match=r"radius must be positive, got -1\.0$"):
-        experiment({"radius": 1.0}, radius=[-1.0])
+        jobs(experiment({"radius": 1.0}, radius=[-1.0]))
 
 
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
         ({"constraint": "bax"}, "unknown problem.constraint 'bax', did you mean 'box'?"),
-        ({"constraint": {"kind": "bax"}}, "unknown problem.constraint.kind 'bax', did you mean 'box'?"),
-        ({"constraint": {"kind": "box", "low": 0.0}}, "problem.constraint.high must be given for kind 'box'"),
-        ({"low": 0.0}, 'problem.low must be in a table, such as constraint = { kind = "…", low = … }'),
+        ({"constraint": {"kind": "bax"}}, "unknown problem.constraint 'bax', did you mean 'box'?"),
+        ({"constraint": {"kind": "box", "low": 0.0}}, "problem.constraint.high must be given"),
+        ({"low": 0.0}, "low must be in [problem.constraint] of kind 'box', got it in [problem]"),
         ({"constraint": "simplex", "radius": 1.0}, "problem.radius must be left out next to a constraint, got 1.0"),
         (
             {"constraint": {"kind": "simplex", "radius": 1.0}},
-            "problem.constraint.radius must go with kind 'ball' or 'l1_ball', got kind 'simplex'",
+            "radius must be in [problem.constraint] of kind 'ball' or 'l1_ball', got it in [problem.constraint]",
         ),
     ],
 )
@@ -162,9 +163,12 @@ def test_a_files_mistakes(problem, message):
     [
         (
             {"constraint": {"kind": "box", "low": 1.0, "high": 0.5}},
-            "problem.constraint.high must be above low (1), got 0.5",
+            "[problem.constraint]: high must be above low (1), got 0.5",
         ),
-        ({"constraint": {"kind": "l1_ball", "radius": -1.0}}, "problem.constraint.radius must be positive, got -1.0"),
+        (
+            {"constraint": {"kind": "l1_ball", "radius": -1.0}},
+            "[problem.constraint]: radius must be positive, got -1.0",
+        ),
     ],
 )
 def test_a_sets_own_mistakes(problem, message):

@@ -205,9 +205,9 @@ def test_participation_is_uniform_by_default():
     [
         (
             {"kind": "unifrm"},
-            "unknown participation.kind 'unifrm', did you mean 'uniform'?",
+            "unknown participation 'unifrm', did you mean 'uniform'?",
         ),
-        ({"kind": "binomial"}, "participation.rate must be given for kind 'binomial'"),
+        ({"kind": "binomial"}, "participation.rate must be given"),
         ({"kind": "between", "min_machines": 0, "max_machines": 2}, "min_machines must be at least 1, got 0"),
         (
             {"kind": "between", "min_machines": 2, "max_machines": 9},
@@ -216,14 +216,15 @@ def test_participation_is_uniform_by_default():
         ({"kind": "varying", "sizes": [0.5, 0.4]}, "sizes must be probabilities that add up to 1, got a sum of 0.9"),
         (
             {"per_round": 2, "rate": 0.5},
-            "participation.rate must go with kind 'binomial' or 'poisson_cohorts' or 'cyclic_poisson', "
-            "got kind 'uniform'",
+            "rate must be in [participation] of kind 'binomial' or 'poisson_cohorts' or 'cyclic_poisson', "
+            "got it in [participation]",
         ),
         (
             {"kind": "binomial", "rate": 0.5, "per_round": 2},
-            "participation.per_round must go with kind 'full' or 'uniform' or 'balanced' or 'cyclic' or 'one_pass' or "
+            "per_round must be in [participation] of kind 'full' or 'uniform' or 'balanced' or 'cyclic' or "
+            "'one_pass' or "
             "'phases' or 'given' or 'weighted' or 'diurnal' or 'by_size' or 'secret_subsets' or 'buffered' or "
-            "'module:name', got kind 'binomial'",
+            "'module:name', got it in [participation]",
         ),
         (
             {"kind": "binomial", "rat": 0.5},
@@ -354,7 +355,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"title": 3}, "title must be a valid string, got 3"),
+        ({"title": 3}, "title must be a string, got 3"),
         ({"problem": 3}, "problem must be a table, got 3"),
         ({"problem__radius": "2"}, "problem.radius must be a number, got '2'. Remove the quotes"),
         (
@@ -364,7 +365,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ),
         ({"problem__loss": {"kind": "hinge", "smoothing": "x"}}, "problem.loss.smoothing must be a number, got 'x'"),
         ({"problem__options": 5}, "problem.options must be a table, got 5"),
-        ({"problem__partition": 5}, "problem.partition must be a name or a table with kind, got 5"),
+        ({"problem__partition": 5}, "problem.partition must be a table, got 5"),
         (
             {"problem__partition": {"kind": "iid", "seed": "a"}},
             "problem.partition.seed must be an integer, got 'a'",
@@ -373,14 +374,14 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"sweep__resample": ["step_scal"]}, "unknown axis in sweep.resample 'step_scal' (known: mu, clip)"),
         (
             {"participation__reshuffle": False},
-            "participation.reshuffle must go with kind 'balanced', got kind 'uniform'",
+            "reshuffle must be in [participation] of kind 'balanced', got it in [participation]",
         ),
         (
             {"participation__kind": "given", "participation__schedule": [[0, 1]], "participation__rate": 0.5},
-            "participation.rate must go with kind 'binomial' or 'poisson_cohorts' or 'cyclic_poisson', "
-            "got kind 'given'",
+            "rate must be in [participation] of kind 'binomial' or 'poisson_cohorts' or 'cyclic_poisson', "
+            "got it in [participation]",
         ),
-        ({"participation": []}, "participation must be a table, got []"),
+        ({"participation": []}, "participation must be a name or a table with kind, got []"),
         ({"participation__machines": True}, "participation.machines must be an integer, got True"),
         ({"participation__machines": 6.5}, "participation.machines must be an integer, got 6.5"),
         ({"protocol": 3}, "protocol must be a list, got 3"),
@@ -390,18 +391,18 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"problem__lipschitz": [1.0, "a"]}, "problem.lipschitz must be a number, got [1.0, 'a']"),
         ({"protocol": [{}]}, "protocol.0.name must be given"),
         ({"protocol": [{"clip": 1.0}]}, "protocol.0.name must be given"),
-        ({"protocol": [{"name": 3}]}, "[[protocol]] '3': name must be a valid string, got 3"),
-        ({"protocol__0__label": 3}, "[[protocol]] '3': label must be a valid string, got 3"),
+        ({"protocol": [{"name": 3}]}, "protocol.0.name must be a string, got 3"),
+        ({"protocol__0__label": 3}, "protocol.0.label must be a string, got 3"),
         ({"protocol__0__clip": "x"}, "[[protocol]] 'ours': clip must be a positive number, got 'x'"),
         (
             {"protocol__0__mu": [1, 2]},
-            "[[protocol]] 'ours': mu must be one number, got [1, 2]. Put several into [sweep] mu",
+            "[[protocol]] 'ours': mu must be one number, got [1, 2]: a sweep takes several, as over={\"mu\": [...]}",
         ),
-        ({"protocol__0__grid": 3}, "[[protocol]] 'ours': grid must be a table, got 3"),
-        ({"protocol__0__grid": {"clip": 1.0}}, "[[protocol]] 'ours': grid.clip must be a list, got 1.0"),
+        ({"protocol__0__grid": 3}, "protocol.0.grid must be a table, got 3"),
+        ({"protocol__0__grid": {"clip": 1.0}}, "protocol.0.grid.clip must be a list, got 1.0"),
         ({"sweep": 3}, "sweep must be a table, got 3"),
-        ({"sweep__mu": "x"}, "sweep.mu must be a number or a list of numbers, got 'x'"),
-        ({"sweep__mu": [True]}, "sweep.mu must be a number or a list of numbers, got True"),
+        ({"sweep__mu": "x"}, "sweep.mu must be a number, got 'x'"),
+        ({"sweep__mu": [True]}, "sweep.mu.0 must be a number, got True"),
         ({"sweep__seeds": "a"}, "sweep.seeds must be an integer, got 'a'"),
         ({"evaluation": 3}, "evaluation must be a table, got 3"),
         ({"evaluation__metrics": "test_loss"}, "evaluation.metrics must be a list, got 'test_loss'"),
@@ -480,18 +481,18 @@ def test_a_network_is_reached_by_its_settings(settings, network):
     ("settings", "message"),
     [
         ({"model": "mpl"}, "unknown problem.model 'mpl', did you mean 'mlp'? (known: mlp, cnn, lstm, module:name)"),
-        ({"hidden": [4]}, 'problem.hidden must be in a table, such as model = { kind = "…", hidden = … }'),
+        ({"hidden": [4]}, "hidden must be in [problem.model] of kind 'mlp' or 'cnn' or 'lstm', got it in [problem]"),
         (
             {"model": "mlp", "hidden": [4]},
-            'problem.hidden must be in a table, such as model = { kind = "mlp", hidden = … }',
+            "hidden must be in [problem.model] of kind 'mlp' or 'cnn' or 'lstm', got it in [problem]",
         ),
         (
             {"model": {"kind": "mlp", "channels": [4]}},
-            "problem.model.channels must go with kind 'cnn', got kind 'mlp'",
+            "channels must be in [problem.model] of kind 'cnn', got it in [problem.model]",
         ),
         (
             {"model": {"kind": "mlp", "hidden": [0]}},
-            "problem.model.hidden must be at least 1, got 0. Leave out the layer",
+            "[problem.model]: hidden must be at least 1, got 0. Leave out the layer",
         ),
         (
             {"model": {"kind": "mlp", "activation": "thanh"}},
@@ -529,28 +530,28 @@ INTEGERS = "a list of distinct positive integers"
         ),
         (
             {"problem__loss": "logistic", "problem__score_bound": 15.0},
-            'problem.score_bound must be in a table, such as loss = { kind = "logistic", score_bound = … }',
+            "score_bound must be in [problem.loss] of kind 'logistic', got it in [problem]",
         ),
         (
             {"problem__loss": {"kind": "logistic"}, "problem__score_bound": 15.0},
-            'problem.score_bound must be in a table, such as loss = { kind = "logistic", score_bound = … }',
+            "score_bound must be in [problem.loss] of kind 'logistic', got it in [problem]",
         ),
         (
             {"problem__loss": "hinge", "problem__score_bound": 15.0},
-            'problem.score_bound must be in a table, such as loss = { kind = "…", score_bound = … }',
+            "score_bound must be in [problem.loss] of kind 'logistic', got it in [problem]",
         ),
         (
             {"problem__loss": {"kind": "hinge", "score_bound": 15.0}},
-            "problem.loss.score_bound must go with kind 'logistic', got kind 'hinge'",
+            "score_bound must be in [problem.loss] of kind 'logistic', got it in [problem.loss]",
         ),
-        ({"problem__loss": "pinball"}, "problem.loss.quantile must be given for kind 'pinball'"),
-        ({"problem__loss": {"kind": "huber"}}, "problem.loss.width must be given for kind 'huber'"),
+        ({"problem__loss": "pinball"}, "problem.loss.quantile must be given"),
+        ({"problem__loss": {"kind": "huber"}}, "problem.loss.width must be given"),
         (
             {"problem__loss": {"kind": "tukey", "scale": 2.0, "smoothing": 1.0}},
             "loss must be convex, got Tukey(scale=2.0)",
         ),
         ({"problem__loss": 3}, "problem.loss must be a name or a table with kind, got 3"),
-        ({"problem__loss": {}}, "problem.loss.kind must be given"),
+        ({"problem__loss": {}}, "problem.loss must be a name or a table with kind, got {}"),
         (
             {"problem__loss": {"kind": "huber", "widht": 1.0}},
             "unknown key in [problem.loss] 'widht', did you mean 'width'? (known: smoothing, kind, width)",
@@ -558,11 +559,14 @@ INTEGERS = "a list of distinct positive integers"
         ({"problem__dataset": "digits"}, "dataset 'digits' takes no options, got 'examples'"),
         (
             {"problem__loss": {"kind": "pinball", "quantile": 1.0}},
-            "problem.loss.quantile must be between 0 and 1, got 1.0",
+            "[problem.loss]: quantile must be between 0 and 1, got 1.0",
         ),
         ({"participation__per_round": 7}, "[participation] for 'ours': per_round must be at most machines (6), got 7"),
-        ({"participation__schedule": [[0]]}, "participation.schedule must go with kind 'given', got kind 'uniform'"),
-        ({"participation__kind": "given"}, "participation.schedule must be given for kind 'given'"),
+        (
+            {"participation__schedule": [[0]]},
+            "schedule must be in [participation] of kind 'given', got it in [participation]",
+        ),
+        ({"participation__kind": "given"}, "participation.schedule must be given"),
         (
             {"participation__kind": "full"},
             "[participation] for 'ours': per_round must be 6 for kind 'full', got 3",
@@ -603,7 +607,7 @@ INTEGERS = "a list of distinct positive integers"
             "[evaluation] for 'ours': metric 'test_accuracy' must have a loss that classifies, and the problem has "
             "none",
         ),
-        ({"evaluation__delta": 1.0}, "evaluation.delta must be between 0 and 1, got 1.0"),
+        ({"evaluation__delta": 1.0}, "[evaluation] for 'ours': delta must be between 0 and 1, got 1.0"),
         (
             {"evaluation__metrics": ["distance"]},
             "[[protocol]] 'ours': evaluation.select 'excess_risk' must be recorded, got distance. "
@@ -612,7 +616,7 @@ INTEGERS = "a list of distinct positive integers"
         ({"evaluation__every": 0}, "evaluation.every must be at least 1, got 0"),
         (
             {"evaluation__averaged": ["gradient_nrm"]},
-            "unknown metric in evaluation.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
+            "[[protocol]] 'ours': unknown metric in evaluation.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
         ),
         (
             {"evaluation__averaged": ["gradient_norm"]},
@@ -712,7 +716,7 @@ def test_set_gives_a_named_loss_its_settings(tmp_path):
         ("protocol.2.clip", "no entry '2' in 'protocol.2.clip' (there are 2, numbered from 0)"),
         ("protocol.nobody.clip", "no entry 'nobody' in 'protocol.nobody.clip' (there are 2, numbered from 0)"),
         ("title.x", "no setting 'title.x' to change"),
-        ("problem.dataset.x", "problem.dataset must be a valid string, got {'kind': 'least_squares', 'x': 1}"),
+        ("problem.dataset.x", "problem.dataset must be a string, got {'kind': 'least_squares', 'x': 1}"),
         ("problem.radius.x.y", "no setting 'problem.radius.x.y' to change"),
     ],
 )
@@ -727,31 +731,12 @@ def test_an_unknown_experiment_is_answered_with_the_nearest():
         experiment.load("quikstart")
 
 
-@pytest.mark.parametrize("given", ["clean.tml", "clean", "claen.toml", "clean.toml.txt"])
-def test_a_missing_file_is_answered_with_the_nearest_name(tmp_path, given):
-    (tmp_path / "clean.toml").write_text("")
-    with pytest.raises(Refusal) as caught:
-        experiment.load(tmp_path / given)
-    wanted = f"no experiment file {str(tmp_path / given)!r}, did you mean {str(tmp_path / 'clean.toml')!r}?"
-    assert str(caught.value) == wanted
-
-
-def test_a_folder_or_another_file_is_refused_with_the_remedy(tmp_path):
-    wanted = "experiment must be a .toml file or a bundled name, got the"
+def test_a_folder_or_another_file_is_no_experiment(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "hostname").write_text("me")
-    for given, got in (
-        ("empty", "folder {!r} without one. See fedprivjax list experiments"),
-        ("hostname", "file {!r}. Give its name the ending .toml if it is an experiment"),
-    ):
-        with pytest.raises(Refusal) as caught:
+    for given in ("empty", "hostname"):
+        with pytest.raises(Refusal, match=rf"^unknown experiment '\S+/{given}' \(nearest: "):
             experiment.load(tmp_path / given)
-        assert str(caught.value) == f"{wanted} {got.format(str(tmp_path / given))}"
-    inside = tmp_path / "empty" / "spec.toml"
-    inside.write_text("")
-    with pytest.raises(Refusal) as caught:
-        experiment.load(tmp_path / "empty")
-    assert str(caught.value).endswith(f"with one. Name the file, such as {str(inside)!r}")
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -106,7 +106,6 @@ def test_a_tables_columns_may_be_a_picture(place):
 def test_a_custom_map_by_import_path(place, said):
     read = parsed(place, features=said)
     assert experiment.make_problem(read.problem, 4).feature_bound == pytest.approx(65**0.5 / 2)
-    assert read.problem.identity != parsed(place, features="unit_norm").problem.identity
 
 
 def test_tiny_maps_few_records():
@@ -139,11 +138,15 @@ def test_a_files_mistakes(place, problem, message):
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        ({"features": [{"kind": "pooling", "size": 3}]}, "pooling size must divide the picture's sides (8×8), got 3"),
-        ({"picture": [4, 16]}, "problem.picture must be [8, 8, 1], as in the dataset, got [4, 16, 1]"),
+        (
+            {"features": [{"kind": "pooling", "size": 3}]},
+            "[problem]: pooling size must divide the picture's sides (8×8), got 3",
+        ),
+        ({"picture": [4, 16]}, "[problem]: picture must be [8, 8, 1], as in the dataset, got [4, 16, 1]"),
         (
             {"dataset": "logistic", "options": {"examples": 24, "features": 3}, "features": ["scattering"]},
-            "features scattering must be of pictures, got examples of 3 numbers: give picture = [height, width]",
+            "[problem]: features scattering must be of pictures, got examples of 3 numbers: "
+            "give picture = [height, width]",
         ),
         (
             {"dataset": "stream", "partition": None, "features": ["unit_norm"]},
@@ -174,4 +177,4 @@ def test_the_command_line_prints_a_mistake_in_one_line(place, monkeypatch, capsy
         cli.main()
     said = capsys.readouterr().err
     assert stopped.value.code == 2
-    assert said == "pooling size must divide the picture's sides (8×8), got 3\n"
+    assert said == "[problem]: pooling size must divide the picture's sides (8×8), got 3\n"

@@ -76,9 +76,13 @@ def test_own_keys_override_the_section(section, own, law, rounds):
             "in the participation of 'several': unknown key in [participation] 'round', did you mean 'rounds'?",
         ),
         ({"rounds": 0}, {}, "in the participation of 'several': participation.rounds must be at least 1"),
-        ({"kind": "ful"}, {}, "in the participation of 'several': unknown participation.kind 'ful', did you mean"),
+        ({"kind": "ful"}, {}, "in the participation of 'several': unknown participation 'ful', did you mean"),
         ({"kind": "full", "per_round": 5}, {}, "[[protocol]] 'several': per_round must be 20 for kind 'full', got 5"),
-        ({"kind": "uniform", "weights": [1.0]}, {}, "in the participation of 'several': participation.weights must go"),
+        (
+            {"kind": "uniform", "weights": [1.0]},
+            {},
+            "in the participation of 'several': weights must be in [participation] of",
+        ),
         ({"machines": 10}, {}, "machines must be left out of the participation of 'several', got 10"),
         ({"rounds": 3}, {"rounds": [2, 4]}, "rounds must be swept or in" + BOTH),
         (
@@ -86,7 +90,7 @@ def test_own_keys_override_the_section(section, own, law, rounds):
             {"per_round": [2]},
             "per_round must be swept or in" + BOTH,
         ),
-        (40, {}, "[[protocol]] 'several': participation must be a table, got 40"),
+        (40, {}, "protocol.1.participation must be a table, got 40"),
     ],
 )
 def test_invalid_own_participation_prints_one_line(own, sweep, said):
@@ -97,9 +101,7 @@ def test_invalid_own_participation_prints_one_line(own, sweep, said):
 
 
 def test_rounds_outside_the_table_are_told_where_they_belong():
-    with pytest.raises(
-        Refusal, match=r"^\[\[protocol\]\] 'single': rounds must be in a table of its own. Write participation"
-    ):
+    with pytest.raises(Refusal, match=r"^\[\[protocol\]\] 'single': rounds must be in \[participation\], got it here"):
         make({}, protocol=[{**SINGLE, "rounds": 40}])
 
 

@@ -152,7 +152,7 @@ def test_one_pass_has_its_dropouts():
     [
         ({**TWO, "dropouts": 1.0}, "dropouts must be at least 0 and below 1, got 1.0"),
         ({**TWO, "dropouts": [0.5]}, "dropouts must be one rate or one for each of 4 machines, got 1"),
-        ({"kind": "weighted", **TWO}, "participation.weights must be given for kind 'weighted'"),
+        ({"kind": "weighted", **TWO}, "participation.weights must be given"),
         ({"kind": "weighted", **TWO, "weights": [1.0]}, r"weights must be \[machines\] or \[period, machines\] = .*"),
         (
             {"kind": "weighted", **TWO, "weights": WEIGHTS, "max_uses": 0},
@@ -169,7 +169,7 @@ def test_one_pass_has_its_dropouts():
         ),
         ({"kind": "cyclic", "machines": 4}, "participation.per_round must be given, or swept"),
         ({"kind": "binomial", "machines": 4, "rate": 0.5, "tail": -1.0}, "tail must be positive, got -1.0"),
-        ({"kind": "poisson_cohorts", "machines": 4}, "participation.rate must be given for kind 'poisson_cohorts'"),
+        ({"kind": "poisson_cohorts", "machines": 4}, "participation.rate must be given"),
         (
             {"kind": "poisson_cohorts", "machines": 4, "rate": 1.5},
             "rate must be a probability above 0 and at most 1, got 1.5",

@@ -114,7 +114,6 @@ def test_rounds_to_a_value_are_compared_and_a_run_that_never_reaches_it_counts_a
 @pytest.mark.parametrize(
     ("message", "evaluation", "entry"),
     [
-        ("unknown metric in evaluation.rounds_to 'test_acuracy', did you mean", {"test_acuracy": 0.9}, {}),
         ("evaluation.rounds_to.test_loss must be between -inf and inf, got nan", {"test_loss": math.nan}, {}),
         ("rounds_to in .* must go without rounds = 'mean'", {}, {"rounds_to": 1.0, "rounds": "mean"}),
     ],
