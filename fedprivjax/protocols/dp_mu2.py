@@ -203,9 +203,9 @@ class DPMu2(MessageSettings):
             to q_t in round t. The factors r_k and r_t are the *relative noise*, which follows from `noise_schedule` and
             `relative_privacy`. If a matrix correlates the noise (`noise_schedule`), `SumFactor` states the noise of a
             message instead.
-        step_size: η, step size of the server. Default: the step of the theory
-            (`fedprivjax.theory.reshef_levy.step_size`), at which noise moves x_T by at most about the diameter of the
-            constraint set. With a `clip`, the default is a rule of thumb without a theorem: the distance
+        step_size: η, step size of the server. Default: the step of the theory, at which noise moves x_T by at most
+            about the diameter of the constraint set. `fedprivjax.theory.reshef_levy.step_size` computes this step. With
+            a `clip`, the default is a rule of thumb without a theorem: the distance
             `fedprivjax.method.default_steps.gathered_reach` replaces the diameter.
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of s, enforced by clipping. If `clip` is None, the guarantee relies on the bound G
