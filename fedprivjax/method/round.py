@@ -84,7 +84,9 @@ class RoundInputs(NamedTuple):
 
 
 def cohort_sum(problem: Problem, machine: Machine, inputs: RoundInputs, bound: Any = None) -> tuple[Any, dict]:
-    """Return the weighted sum of all records' messages in a round, after clipping each of them to norm `bound`.
+    """Return the sum of all records' messages in a round, after clipping each of them to norm `bound`.
+
+    If `inputs.weights` is given, each message is multiplied by its weight.
 
     Args:
         problem: the optimisation problem.

@@ -101,11 +101,10 @@ class EveryInteger(Mechanism):
 
 @struct.dataclass
 class SummedIntegers(Mechanism):
-    """Mechanism for integer noise in sums of messages. The noise is sampled on the host before the run.
+    """Mechanism for integer noise in sums of messages, which is sampled on the host before the run.
 
     Every machine adds Skellam or discrete Gaussian noise to its message of integers. The function `summed_noise`
-    samples the noise of the sums. This class samples nothing. It only returns the number by which the server divides
-    each round's sum. The noise of the sum, divided by this number, is the noise of the mean.
+    samples the noise of the sums. This class holds the number by which the server divides each round's sum.
 
     Attributes:
         inputs: number by which each round's sum is divided, float32 [rounds].

@@ -229,8 +229,8 @@ class AcceleratedMinibatchSGD(RecordSettings, Protocol):
         step_scale: factor by which the given or default step size is multiplied.
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
-        batch: K, number of records in a message: one number for all machines, or one for each. None for the sampler
-            "full", or a `Sampler` object.
+        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
+            `sampler` is "full" or a `Sampler` object.
         sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
             its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the

@@ -43,8 +43,8 @@ class DSGD(RecordSettings, Protocol):  # type: ignore[misc]
             relies on the Lipschitz constant that the problem states.
         relative_privacy: one number for each machine, proportional to the machine's own target ε. The largest number
             belongs to the target `epsilon`. None gives all machines the target `epsilon`.
-        batch: K, number of records in a message: one number for all machines, or one for each. None for the sampler
-            "full", or a `Sampler` object.
+        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
+            `sampler` is "full" or a `Sampler` object.
         sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
             its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the

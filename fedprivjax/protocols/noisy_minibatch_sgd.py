@@ -279,8 +279,8 @@ class NoisyMinibatchSGD(MinibatchSettings, RecordSettings, Protocol):  # type: i
             relies on the Lipschitz constant that the problem states.
         strong_convexity: modulus of strong convexity of the loss, 0 if unknown. A positive modulus gives later iterates
             larger weights in the reported mean.
-        batch: K, number of records in a message: one number for all machines, or one for each. None for the sampler
-            "full", or a `Sampler` object.
+        batch: K, number of records in a message: one number for all machines, or one for each. It must be None if
+            `sampler` is "full" or a `Sampler` object.
         sampler: sampler of the records of a message: a name of `fedprivjax list samplers`, or a `Sampler` object with
             its own K, such as `Subset(10)`.
         rate: public probability with which a message uses each record, for sampler = "poisson" only. The sum of the

@@ -117,7 +117,7 @@ class ReducedTrees:
     sum of nodes of d, plus the noisy sum that was used N rounds before. Before round 2N, the noisy sum is A. From round
     2N on, it is γ·A + (1 − γ)·S. The argument `reset_rate` of methods is γ.
 
-    `Groups` describes which nodes have equal noise.
+    Nodes of a group have equal noise variances. `Groups` lists the five groups.
 
     Attributes:
         epoch: N, number of rounds of an epoch.

@@ -160,7 +160,9 @@ def shuffled_rounds_privacy(
             the hypothesis ε ≤ √N.
         round_epsilons: ε of each round without shuffling, for replacing one record of one machine.
         round_deltas: δ_r of each round r without shuffling, for replacing one record of one machine.
-        machines, records, printed: as in `shuffled_machines`.
+        machines: N, number of machines.
+        records: n, number of records of each machine.
+        printed: as in `shuffled_machines`.
 
     Returns:
         The composed `ε = Σ_r a_r·tanh(a_r/2) + √(2·Σ_r a_r²·ln(1/δ'))` and `δ = δ' + Σ_r b_r`, where

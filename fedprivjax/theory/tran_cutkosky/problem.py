@@ -208,10 +208,10 @@ def reduced_node_counts(*, records: ArrayLike, rounds: ArrayLike, form: str = "c
     Args:
         records: N, number of records, also the number of rounds of an epoch; at least 2.
         rounds: T, number of rounds, at least N.
-        form: "corrected", or "paper" for the numbers of the paper. The paper's `early` can be slightly too small.
+        form: "corrected", or "paper" for the numbers of the paper, which can be slightly too small.
 
     Returns:
-        Two bounds, which `ReducedNodes` explains.
+        Two bounds on the number of noisy sums. `ReducedNodes` says which sums each of them counts.
 
         * `early` is `3(⌊log₂N⌋ + 1)` for "corrected" and `3·log₂N` for "paper".
         * `late` is `4(T/N)·log₂N`.
@@ -250,7 +250,8 @@ def node_sensitivity(
         * for "reshuffled": `Σ_e (1−α)^{z − min(z, (e+1)N)}` over the epochs e = 0, 1, … that have rounds from y to z,
           at most 2.59.
 
-    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, with ⌈(z−y+1)/N⌉ for ⌈(z−y)/N⌉. "reshuffled": derived here.
+    Source: "cyclic": Tran & Cutkosky 2022, Theorem 4, which has ⌈(z−y)/N⌉ instead of ⌈(z−y+1)/N⌉. "reshuffled":
+    derived here.
 
     >>> node_sensitivity(first=1, last=8, records=4, alpha=0.5)
     1.0625
