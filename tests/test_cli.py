@@ -299,7 +299,7 @@ def test_plan_compares_methods(call, tmp_path, monkeypatch):
     assert "not planned: tree_momentum" in brief
     status, said, _ = call(*given, "--all", "--json", "plan.json")
     assert status == 0
-    one = call(*given, "--method", "noisy_sgd")[1]
+    one = call(*given[: -len(FEW)], "--protocol", "noisy_sgd", "--all")[1]
     assert "the Gaussian mechanism" in one
     assert "dp_mu2" not in one
     assert "G = 1 (default), L = 1 (default), D = 2\n" in said
@@ -406,7 +406,7 @@ def test_a_refusals_traceback_is_shown_on_request(call, spec, words):
 def test_help_fills_the_lines_of_every_paragraph(call, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     said = call("plan", "--help")[1]
-    assert "not planned. An experiment is compiled for one GPU, which  \n" in said
+    assert "method is not planned. An experiment is compiled for one GPU, which need not   \n" in said
 
 
 def test_help_mentions_the_traceback(call):

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from fedprivjax.checks.refusal import Refusal
-from fedprivjax.checks.values import require_choice
 from fedprivjax.cli.console import Json, app, leave_out, load, out, progress, status_line, write_json
 
 
@@ -32,16 +31,15 @@ def plan(
     batch: Annotated[int | None, typer.Option(help="records per message (default: chosen for each method)")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of the sampled schedules")] = None,
     only: Annotated[list[str] | None, typer.Option("--protocol", help="name of a protocol; repeatable")] = None,
-    method: Annotated[str | None, typer.Option(help="a method of the ranking, to show all that is known of it")] = None,
-    every: Annotated[bool, typer.Option("--all", help="show all that is known of every method")] = False,
+    every: Annotated[bool, typer.Option("--all", help="show all that is known of the methods")] = False,
     pilot: Annotated[bool, typer.Option("--pilot", help="run the methods on synthetic data of these sizes")] = False,
     json_file: Json = None,
     card: Annotated[str | None, typer.Option(help="instead, predict memory and time on h100, a100 or h200")] = None,
 ) -> None:
     """Rank methods before a run, by proved bounds at a realised ε or by pilot runs on synthetic data.
 
-    --method and --all show terms of bounds, noise, costs, theorems, guarantees, and why a method is not planned. An
-    experiment is compiled for one GPU, which need not be there, with --card. Nothing is run.
+    --all shows terms of bounds, noise, costs, theorems, guarantees, and why a method is not planned. An experiment is
+    compiled for one GPU, which need not be there, with --card. Nothing is run.
     """
     options = locals()  # by the names of the parameters
     if card is not None:
@@ -53,17 +51,12 @@ def plan(
     from fedprivjax.planner.text import plan_ranking, plan_report
 
     settings, replaced = plan_settings(spec, {name: options[name] for name in KEYS if options[name] is not None})
-    only = only if method is None else [method.partition(",")[0]]
     with progress("pilot") if pilot else nullcontext() as on_progress:
         found = planner.plan(**settings, protocols=only, pilot=pilot, progress=on_progress)
-    if method is not None and "," in method:
-        require_choice("method", method, found["protocol"].values.tolist())
-        found = found.sel(protocol=[method])
     found = found.assign_attrs(replaced=replaced)
-    whole = every or method is not None
-    out.print((plan_report if whole else plan_ranking)(found, set(settings)))
-    if not whole:
-        out.say("next: --method NAME (noise, costs, theorem, guarantee, reason), or --all")
+    out.print((plan_report if every else plan_ranking)(found, set(settings)))
+    if not every:
+        out.say("next: --all (noise, costs, theorem, guarantee, reason), also with --protocol NAME")
     write_json(planner.mapping(found), json_file)
 
 

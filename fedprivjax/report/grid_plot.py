@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
-from fedprivjax.checks.refusal import Refusal
 from fedprivjax.engine.metric import Metric
 from fedprivjax.layout import drawing
+from fedprivjax.layout.colours import letter_width
 from fedprivjax.layout.wording import CHOSEN, CHOSEN_NOTE, points_of, target_epsilon
 from fedprivjax.privacy.rounding import up
 from fedprivjax.privacy.target import LEVELS
@@ -56,7 +56,7 @@ def _largest_first(sizes: dict[str, int]) -> list[str]:
 
 
 def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> Figure:
-    """Plot a metric over the two largest swept settings, one panel for each protocol, ε and participation.
+    """Plot a metric over the axes of `grid_axes`, one panel for each protocol, ε and participation.
 
     Grids of a protocol are drawn whole. More than `MAPS` panels have the middle ε only. The best cell, by the rule of
     `select`, has a frame, and cells with a mean within its interval have a dotted one, by the rule of bold means in
@@ -66,15 +66,8 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
 
     With one swept setting and several privacy levels, each level is a row of one map. The best cell of each row has the
     frame, and its value and setting follow the row.
-
-    Raises:
-        Refusal: if the methods have no two settings of at least `LEAST` values, and no such setting with several
-            privacy levels.
     """
     axes, whole = grid_axes(this), replace(this, best=this.whole)
-    if not axes:
-        wanted = f"two swept settings of methods of at least {LEAST} values, or one and several privacy levels"
-        raise Refusal(f"results must have {wanted}, to be drawn as a grid")
     drawn = whole.drawn(metric, (*axes, *LEVELS, *PANELS))
     if len(_panels(drawn, metric, axes)) > MAPS:
         drawn = whole.drawn(metric, (*axes, *PANELS))
@@ -89,6 +82,7 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
     figure, maps = drawing.panelled(len(panels), 5.4 if by_level else 4.4, 3.6, across=ACROSS, sharey=alike)
     width = TITLE * figure.get_figwidth() / min(len(panels), ACROSS)
     size = float(matplotlib.rcParams["font.size"])
+    fitting = width / (letter_width() * size / drawing.FONT)  # letters in a line of this size
     for axis, (label, point), mean, each in zip(maps, panels, means, runs, strict=True):
         _draw(axis, mean, cells, limits, drawn.best[label].attrs["delta"])
         title = [label, drawing.point_title(point, drawn.fixed, drawn.chosen)]
@@ -102,7 +96,7 @@ def metric_over_grid(this: Summary, metric: str | Metric = "test_accuracy") -> F
                 title.append(f"ε = {up(epsilon, 4)}")
             best = _best_text(mean, cell, cells.metric)
         lines = ", ".join(filter(None, title)), best
-        axis.set_title("\n".join(drawing.broken(figure, line, width, size) for line in lines), fontsize=size)
+        axis.set_title("\n".join(lines), fontsize=size * min(1, fitting / max(map(len, lines))))
     words, place = f"{cells.words}, mean over {this.over}", {"location": "bottom", "aspect": 7 * figure.get_figwidth()}
     bar = figure.colorbar(maps[0].collections[0], ax=maps, label=words, **place)
     figure.set_figheight(figure.get_figheight() + 0.5)

@@ -24,7 +24,6 @@ from fedprivjax.privacy.relations import RELATIONS
 from fedprivjax.privacy.rounding import down, up
 from fedprivjax.privacy.target import LEVELS
 from fedprivjax.problem.problem import Problem
-from fedprivjax.sweeps.prepare import ReadySweep
 
 
 def guarantee_tables(jobs: Iterable[Job], delta: float) -> list[Sheet]:
@@ -153,9 +152,10 @@ def _rows(job: Job, delta: float) -> list[_Row]:
     start = job.prepare()
     rows: dict[tuple, _Row] = {}
     points = [job.shape | point for point in points_of({name: v.tolist() for name, v in start.axes.items()})]
-    noise_stds = start.configurations.noise_std.tolist()
-    events = zip(_first_events(start), start.configurations.protocols, start.grid, strict=True)
-    for point, noise_std, (event, protocol, member) in zip(points, noise_stds, events, strict=True):
+    configurations = start.configurations
+    listed = zip(points, configurations.noise_std.tolist(), configurations.protocols, start.grid, strict=True)
+    for point, noise_std, protocol, member in listed:
+        event = protocol.event(member.problem, start.first.plan)
         summary = event.summary(delta)
         equal = (*(point.get(name) for name in LEVELS), *(f"{name} {value:.6g}" for name, value in summary.items()))
         under = protocol, member.problem, start.first.plan
@@ -164,11 +164,3 @@ def _rows(job: Job, delta: float) -> list[_Row]:
         row.noise_std.append(noise_std)
         row.sensitivity.append(event.sensitivity)
     return list(rows.values())
-
-
-def _first_events(start: ReadySweep) -> list[Event]:
-    """Return each configuration's event on the first sampled schedule, even if a swept axis resamples the schedule."""
-    if len(start.index) == 1:
-        return [events[0] for events in start.configurations.events]
-    members = zip(start.configurations.protocols, start.grid, strict=True)
-    return [protocol.event(member.problem, start.first.plan) for protocol, member in members]

@@ -236,14 +236,8 @@ class Summary:
 
     @property
     def over(self) -> str:
-        """Number of runs that means are taken over as text, such as "3 seeds".
-
-        If protocols differ in it, their labels follow each number: "3 seeds (ours) or 8 seeds (theirs)".
-        """
-        labels = grouped((_runs_text(data), label) for label, data in self.best.items())
-        if len(labels) == 1:
-            return next(iter(labels))
-        return " or ".join(f"{text} ({', '.join(those)})" for text, those in labels.items())
+        """Numbers of runs that means are taken over as text, such as "3 seeds or 8 seeds"."""
+        return " or ".join(dict.fromkeys(map(_runs_text, self.best.values())))
 
     @property
     def fewest(self) -> int:
