@@ -39,7 +39,8 @@ class NoisyRecordSteps(OwnRecords, WorkPrivacy):
         batch: K, number of local steps in a round. Each step uses one record.
         sampler: "replacement" samples the K records of a round with replacement. "disjoint" uses no record twice in the
             whole run.
-        noise_rule: rule that computes the noise from ε, as in `NoisyRecords`. Every local step counts as one release.
+        noise_rule: rule that computes the noise from ε, "accountant", "advanced" or "paper_moments", as in
+            `NoisyRecords`. Every local step counts as one release.
         delta: δ of every machine, or one number for each machine, at most the run's δ. "records" stands for 1/n_i² for
             a machine with n_i records. Default: the run's δ.
         relative_privacy: one number for each machine, proportional to the machine's target ε. The machine with the
