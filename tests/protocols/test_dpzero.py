@@ -118,6 +118,7 @@ def test_steps_are_along_directions_alone():
 
 # ---- privacy
 
+SWEEPS = ("a sweep equals a loop", "every leaf can be swept")
 PRIVACY = {
     "none": (NoisyMessages(clip=CLIP), POOL, SOME_MACHINES),
     "server": (NoisyMessages(clip=CLIP, trust="server"), POOL, SOME_MACHINES),
@@ -137,8 +138,11 @@ def test_its_guarantee_can_be_saved():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRIVACY)
 def test_it_keeps_the_contract(name):
+    """Sweeps of `BitMean` are held with other algorithms in test_contract.py, and those of DPZero with the others."""
     privacy, problem, scheme = PRIVACY[name]
     properties = PROPERTIES if name == "none" else COMPILED
+    if isinstance(privacy, BitMean):
+        properties = [one for one in properties if one not in SWEEPS]
     report = check_protocol(made(privacy), problem, scheme, properties=properties)
     assert set(report.held) | set(report.not_applicable) == set(properties)
 

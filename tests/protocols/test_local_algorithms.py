@@ -243,7 +243,7 @@ HELD = [
 SELDOM = [
     ("FedDyn", "untrusted", ("the transcript follows the run",)),
     ("FedExP", "machine", ("absent machines leave no trace",)),
-    ("MimeLite", "steps", ("the number of gradients is as stated",)),
+    ("MimeLite", "steps", ("the number of gradients is as stated", "every leaf can be swept")),
 ]
 
 
