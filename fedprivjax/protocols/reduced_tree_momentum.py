@@ -75,15 +75,16 @@ class ReducedTreeMomentum(MomentumProtocol):
         mu: target μ of Gaussian DP. With inf, the run has no noise.
         epsilon: target ε at the run's δ, given instead of `mu`.
         noise_std: σ, standard deviation per coordinate of a node's noise. The first tree, for gradients at anchors, has
-            this noise in all nodes whose last round is in the first two epochs.
+            this noise in all nodes whose last round is in the first two epochs. In its other nodes, and in the other
+            trees, the noise has standard deviation σ times a number in `stds`.
         step_scale: factor by which the given or default step size is multiplied.
         step_size: η, length of every step. Default: 1/√(N·T) for T rounds (Theorem 9). If gradients are clipped below
             the Lipschitz constant, and the assumed distance to the optimum (`problem.travel`) is finite, the default is
             a rule of thumb without a theorem.
         alpha: α, weight of a new gradient in the momentum, in [1/N, 1]. The default None is 1.7/N.
-        reset_rate: γ in [0, 1], weight in the estimate G_e of the gradient at the anchor of epoch e: G_e = γ·A + (1 −
-            γ)·(G_{e−1} + D). Let a_e be this gradient without noise. A is a_e with noise of the first tree. D is a_e −
-            a_{e−1} with noise of the second tree. None is min(η·N, 1/2).
+        reset_rate: γ in [0, 1], weight of the first tree in the estimate of gradients at anchors. Let a_e be the
+            gradient at the anchor of epoch e. Let A be a_e with noise of the first tree, and D be a_e − a_{e−1} with
+            noise of the second tree. The estimate of a_e is G_e = γ·A + (1 − γ)·(G_{e−1} + D). None is min(η·N, 1/2).
         clip: C, bound on the L2 norm of every record's gradient, enforced by clipping. If `clip` is None, the guarantee
             relies on the Lipschitz constant that the problem states.
         batch: K, number of a machine's records in a round: one number for all machines, or one for each machine. K must

@@ -120,8 +120,9 @@ def anytime_bound(
 
     In round t of the method, each of m machines sends the increment `t·∇f(x_t) − (t−1)·∇f(x_{t−1})`. Here f is the loss
     of one of the machine's records. The server adds the mean increment to its aggregate q_t, which also contains noise,
-    and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`. The query point x_t is the mean of the iterates w_1, …, w_t
-    with the weights 1, …, t. The output is x_T. All machines' records must have the same distribution.
+    and takes the projected step `w_{t+1} = Π(w_t − η·q_t)`, where Π is the projection onto the constraint set. The
+    query point x_t is the mean of the iterates w_1, …, w_t with the weights 1, …, t. The output is x_T. All machines'
+    records must have the same distribution.
 
     Let `e_t = σ˜·√(t/m)`, a bound on the error of q_t due to sampled records. With the symbols of the arguments, the
     bound is

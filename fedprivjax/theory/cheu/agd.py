@@ -56,7 +56,9 @@ def agd_steps(*, rounds: int, smoothness: float, spread: float) -> np.ndarray:
 
 
 def agd_spread(*, rounds: ArrayLike, deviation: ArrayLike, distance: ArrayLike, form: str = "optimal") -> Any:
-    """Number S in the step sizes `(t + 1)/(2(β + S))` of accelerated SGD, for the smoothness β (`agd_steps`).
+    """Number S in the step sizes of accelerated SGD.
+
+    Round t has the step size `(t + 1)/(2(β + S))` for the smoothness β of the loss (`agd_steps`).
 
     Args:
         rounds: T, number of rounds.
@@ -132,7 +134,7 @@ def shrinkage(rounds: ArrayLike) -> Any:
 
 
 def _squares(rounds: np.ndarray) -> np.ndarray:
-    """Return `Σ_{t≤T} (t+1)²`."""
+    """Return `Σ_{t≤T} (t+1)²` for T rounds."""
     return (rounds + 1) * (rounds + 2) * (2 * rounds + 3) / 6 - 1
 
 
@@ -251,7 +253,10 @@ def best_phase(method: Pass, users: int, per_round: np.ndarray, distance: float,
 
 
 def _smoothness(method: Pass, rounds: np.ndarray, distance: np.ndarray) -> list[np.ndarray]:
-    """Return candidates of β: the given one, or the minimisers of the bound for a start at L·D and at the gap."""
+    """Return candidates of the smoothness: the given one, or the minimisers of two bounds.
+
+    One bound takes the Lipschitz constant times the distance for the excess loss at the start, the other the gap.
+    """
     if method.smoothness is not None:
         return [np.full(rounds.shape, method.smoothness)]
     still = shrinkage(rounds)
@@ -318,8 +323,13 @@ def smoothed_scan(
     and the smoothness β of the envelope minimise a bound on the excess loss. The bound is `agd_bound` plus `L²/(2β)`.
 
     Args:
-        users, distance, lipschitz, noise, per_round, sampling, form: as in `agd_scan`.
+        users: number of users, each used once.
+        distance: bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        noise: C = E‖Z‖²/L² for the noise vector Z in a batch's sum of gradients (`agd_scan`).
+        per_round: batch size (users in a round), or None for the best.
         smoothness: β, smoothness of the envelope, or None for the best.
+        sampling, form: as in `agd_scan`.
         paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L.
 
     Returns:

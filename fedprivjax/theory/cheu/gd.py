@@ -84,7 +84,11 @@ def gd_step(
     If the loss is not smooth, gradient descent uses a Moreau envelope (`Moreau`) of smoothness 2/η.
 
     Args:
-        users, rounds, distance, lipschitz, round_noise: as in `gd_bound`.
+        users: n, number of users.
+        rounds: T, number of rounds.
+        distance: D, bound on the distance from the start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        round_noise: C_r = E‖Z‖²/L² for the noise vector Z in a round's sum of gradients.
         smoothness: β, smoothness of the loss, or None to use an envelope.
         generalization: True for the excess population loss, False for the excess empirical loss.
 
@@ -237,9 +241,10 @@ def gd_phases(
         diameter: D, diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
-        noise: as in `gd_scan`, for one group.
+        noise: E‖Z‖²/L² for the noise vector Z in a group's sum of gradients (`gd_scan`).
+        smoothness: smoothness of a smooth loss, or None to use Moreau envelopes.
         max_rounds: largest number of rounds of each group, or None for the number of users in the group.
-        smoothness, tolerance: as in `gd_scan`.
+        tolerance: as in `gd_scan`.
         generalization: False for bounds on the excess empirical loss instead of the excess population loss.
 
     Returns:

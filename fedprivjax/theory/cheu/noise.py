@@ -24,7 +24,7 @@ Noise = float | Callable[[Any], Any]  # C, or a vectorised function from the num
 
 
 def noise_at(noise: Noise, per_round: ArrayLike) -> np.ndarray:
-    """Return C for sums over `per_round` users."""
+    """Return the noise constant C for sums over `per_round` users."""
     return nonnegative("noise", noise(np.asarray(per_round, float)) if callable(noise) else noise)
 
 
@@ -194,7 +194,7 @@ def messages_per_user(*, dimension: int, levels: ArrayLike, trials: ArrayLike, s
         sums: s, number of sums to which the user contributes.
 
     Returns:
-        `d·(g + q)` times the number of sums.
+        `s·d·(g + q)`.
 
     Source: Cheu et al. 2022, Algorithms 1 and 2.
 
@@ -215,7 +215,10 @@ def bits_per_user(
     the number of its coordinate as a label.
 
     Args:
-        dimension, levels, trials, sums: as in `messages_per_user`.
+        dimension: d, number of parameters.
+        levels: g, number of levels to which a coordinate is rounded.
+        trials: q, number of noise bits per user and coordinate.
+        sums: s, number of sums to which the user contributes.
         labelled: False if every coordinate has a separate shuffler, so that no labels are sent.
 
     Returns:

@@ -187,11 +187,12 @@ def strong_phases(
         diameter: D, diameter of the constraint set, or a bound on the distance from the first start to the minimum.
         lipschitz: L, Lipschitz constant of the loss.
         strong_convexity: λ, strong convexity of the loss.
-        noise, sampling, form: as in `agd_scan`.
+        noise: C = E‖Z‖²/L² for the noise vector Z in a batch's sum of gradients (`agd_scan`).
         smoothness: smoothness of the loss, or None for Moreau envelopes.
         phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
         per_round: batch size for all phases, such as `strong_per_round`. Give a sequence for one batch size per phase,
             or None for the best batch size of each phase.
+        sampling, form: as in `agd_scan`.
         paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L.
 
     Returns:
@@ -234,8 +235,15 @@ def strong_per_round(
     phases, for strongly convex losses.
 
     Args:
-        users, diameter, lipschitz, strong_convexity, smoothness, phases, paper_2L: as in `strong_phases`.
-        noise, sampling, form: as in `agd_scan`.
+        users: number of all users, each used once.
+        diameter: diameter of the constraint set, or a bound on the distance from the first start to the minimum.
+        lipschitz: L, Lipschitz constant of the loss.
+        strong_convexity: strong convexity of the loss.
+        noise: C = E‖Z‖²/L² for the noise vector Z in a batch's sum of gradients (`agd_scan`).
+        smoothness: smoothness of the loss, or None for Moreau envelopes.
+        phases: number of phases, or None for ⌈log₂ log₂ n⌉ at n users.
+        sampling, form: as in `agd_scan`.
+        paper_2L: True takes the paper's Lipschitz constant of envelopes, 2L. False takes L.
 
     >>> problem = {"diameter": 2.0, "lipschitz": 1.0, "strong_convexity": 0.5, "smoothness": 1.0, "noise": 862.0}
     >>> strong_per_round(users=10**6, **problem)
@@ -273,6 +281,6 @@ def _split(users: int, phases: int | None) -> tuple[int, int]:
 
 
 def first_distance(diameter: float, lipschitz: float, strong_convexity: float) -> tuple[float, float]:
-    """Return the first distance and λ."""
+    """Return the bound on the first distance, and the strong convexity."""
     modulus = one(positive, "strong_convexity", strong_convexity)
     return min(one(positive, "diameter", diameter), 2 * one(positive, "lipschitz", lipschitz) / modulus), modulus

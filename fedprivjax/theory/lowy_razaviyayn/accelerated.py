@@ -158,7 +158,7 @@ def acsa_bound(
 def acsa_regularization(*, rounds: int, variance: ArrayLike, diameter: ArrayLike, factor: float = 0.5) -> Any:
     """Modulus λ of the regulariser `(λ/2)‖w − w_0‖²`, which is added to a convex loss to make it strongly convex.
 
-    Here w_0 is the start. The paper's Theorem E.1 prints the centre 0 instead of w_0.
+    Here w denotes the parameters, and w_0 the start. The paper's Theorem E.1 prints the centre 0 instead of w_0.
 
     Args:
         rounds: R, number of rounds.
@@ -184,9 +184,9 @@ def acsa_regularized_bound(
 ) -> Any:
     """Bound on the excess loss of accelerated SGD on a convex loss with a regulariser.
 
-    Accelerated SGD minimises the loss plus the regulariser `(λ/2)‖w − w_0‖²`, where w_0 is the start and
-    `λ = factor·V/(D√R)` (`acsa_regularization`). The step size of round r is `2r/(8(β + λ) + λr(r + 1))`. The bound is
-    on the excess of the loss without the regulariser.
+    Accelerated SGD minimises the loss plus the regulariser `(λ/2)‖w − w_0‖²` for the parameters w and the start w_0,
+    where `λ = factor·V/(D√R)` (`acsa_regularization`). The step size of round r is `2r/(8(β + λ) + λr(r + 1))`. The
+    bound is on the excess of the loss without the regulariser.
 
     Args:
         rounds: R, number of rounds.

@@ -72,7 +72,10 @@ def accelerated_strong_rounds(
         smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start, such as L times the distance to the optimum.
-        load, spread, batch, formal: as in `accelerated_rounds`.
+        load: ξ˜, privacy load (`privacy_load`), or a function from the number of rounds to ξ˜.
+        spread: Φˆ², mean squared distance of all records' gradients to their mean.
+        batch: K, number of records in a batch.
+        formal: as in `accelerated_rounds`.
 
     Source: Lowy & Razaviyayn 2023, Theorem E.1.2.
 
@@ -307,7 +310,10 @@ def nonsmooth_accelerated_strong_rounds(
         problem: constants M˜ (machines in a round), d (parameters) and L (Lipschitz constant).
         strong_convexity: μ, strong convexity of the loss.
         gap: Δ, bound on the excess loss at the start.
-        load, batch, sampled, formal: as in `nonsmooth_accelerated_rounds`.
+        load: ξ˜, privacy load (`privacy_load`), or a function from the number of rounds to ξ˜.
+        batch: K, number of records in a batch.
+        sampled: False leaves out `1/(dξ˜K)`, for batches of all records.
+        formal: as in `nonsmooth_accelerated_rounds`.
 
     Source: Lowy & Razaviyayn 2023, Theorem 2.4.
 
@@ -331,8 +337,9 @@ def _rounds(
     """Return the fewest rounds R that the optimisation needs, and after which noise exceeds sampling errors.
 
     Args:
-        steps: rounds of the optimisation, as a function of 1/(dξ˜).
-        relative: Φˆ²/L².
+        steps: rounds of the optimisation, as a function of 1/(dξ˜) for d parameters and the privacy load ξ˜.
+        relative: mean squared distance of all records' gradients to their mean, divided by L² for the Lipschitz
+            constant L.
     """
     counts(batch=batch)
     relative = relative if formal else relative / batch

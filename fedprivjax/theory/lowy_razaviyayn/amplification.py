@@ -165,11 +165,11 @@ def shuffled_rounds_privacy(
         printed: as in `shuffled_machines`.
 
     Returns:
-        The composed `ε = Σ_r a_r·tanh(a_r/2) + √(2·Σ_r a_r²·ln(1/δ'))` and `δ = δ' + Σ_r b_r`, where
+        The composed ε and δ. Let a_r and b_r be the ε and δ of round r with shuffling, from `shuffled_machines` with
+        the failure probability Nnδ_r. Let `δ' = Nn·Σ_r δ_r`. Then
 
-        * a_r and b_r are the ε and δ of round r with shuffling, from `shuffled_machines` with the failure probability
-          Nnδ_r;
-        * `δ' = Nn·Σ_r δ_r`.
+        * `ε = Σ_r a_r·tanh(a_r/2) + √(2·Σ_r a_r²·ln(1/δ'))`;
+        * `δ = δ' + Σ_r b_r`.
 
     Raises:
         Refusal: unless epsilon ≤ √N, every entry of round_epsilons ≤ 1/n, and `2e^{−N/16}/(Nn) ≤ δ_r ≤ 1/(14nNR)` for R

@@ -77,9 +77,12 @@ def central_lower_bound(
     the worst data. Constants and logarithms are omitted.
 
     Args:
-        problem, deviation, strong_convexity: as in `local_lower_bound`.
+        problem: constants N (`per_round`, here the number of all machines), n (records of a machine), d (parameters), D
+            (distance from the start to the optimum) and L (Lipschitz constant).
         epsilon: ε of the privacy budget.
         delta: δ of the privacy budget.
+        deviation: φ, bound on the standard deviation of a record's gradient, at most L.
+        strong_convexity: μ, strong convexity of the loss, or 0 for a convex loss.
 
     Returns:
         `φD/√(Nn) + LD·min{1, √d/(εnN)}` for a convex loss, and `φ²/(μnN) + LD·min{1, d/(εnN)²}` for a strongly convex

@@ -171,7 +171,10 @@ def empirical_variance(
 
     Args:
         spread: Φˆ², mean squared distance of all records' gradients to the empirical gradient.
-        batch, noise_std, dimension, pmf: as in `population_variance`.
+        batch: K, number of records in a batch.
+        noise_std: σ_i, noise standard deviation of machine i per coordinate; an array or a number.
+        dimension: d, number of parameters.
+        pmf: probabilities of m = 1, 2, …, N.
         diversity: υ², mean squared distance of the machines' gradients to their mean. The paper sets υ² to 0, which is
             correct only if all machines take part in every round or have equal gradients.
         total_records: None, or the number n of all machines' records. If M·K ≥ n, `sampling` is set to 0, as in the
@@ -227,7 +230,7 @@ def worst_variance(problem: ProblemConstants, *, batch: int, noise_std: float, c
 
 
 def _choice(pmf: np.ndarray) -> float:
-    """Return `E[(N−M_r)/((N−1)M_r)]`, or 0 for one machine."""
+    """Return `E[(N−M_r)/((N−1)M_r)]` for a random number M_r of N machines, or 0 for one machine."""
     machines, size = pmf.size, sizes(pmf)
     return 0.0 if machines == 1 else float(pmf @ ((machines - size) / ((machines - 1) * size)))
 
@@ -241,8 +244,10 @@ def minibatch_step(problem: ProblemConstants, *, rounds: int, smoothness: ArrayL
     """Step size of minibatch SGD for a convex loss, if the output is the mean of the iterates.
 
     Args:
-        problem, smoothness: as in `minibatch_rounds`.
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
         rounds: R, number of rounds.
+        smoothness: β, smoothness of the loss.
         load: ξ˜, privacy load (`privacy_load`); 0 for no privacy.
 
     Returns:

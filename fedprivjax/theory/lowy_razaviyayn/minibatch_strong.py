@@ -48,11 +48,14 @@ def recursion_step(*, contraction: ArrayLike, cap: ArrayLike, start: ArrayLike, 
 def recursion_bound(*, contraction: ArrayLike, start: ArrayLike, drift: ArrayLike, rounds: int, step: ArrayLike) -> Any:
     """Bound on the mean excess loss of a method whose errors obey a recursion.
 
-    In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size
-    (`recursion_step`).
+    In each round t, the recursion is `r_{t+1} ≤ (1 − aη)r_t − bηs_t + cη²`, where η is the step size. For SGD, r_t is
+    the expected squared distance to the optimum, s_t is the expected excess loss, and b is 1 (`recursion_step`).
 
     Args:
-        contraction, start, drift, rounds: as in `recursion_step`.
+        contraction: `a` in the recursion; for SGD, the strong convexity.
+        start: r_0, the error at the start.
+        drift: c in the recursion, such as `strong_drift`.
+        rounds: T, number of rounds.
         step: η, any step size below 1/a.
 
     Returns:
@@ -166,8 +169,13 @@ def strong_step_bound(
     empirical loss. With `stability` from the function `strong_stability`, the bound is on the excess population loss.
 
     Args:
-        step, rounds, diameter, smoothness, variance, stability: as in `minibatch_step_bound`.
+        step: η, step size, at most 1/(4β).
+        rounds: R, number of rounds.
+        diameter: D, bound on the distance from the start to the optimum.
+        smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
+        variance: variance of a round's gradient at the optimum (`worst_variance`).
+        stability: α, bound on the difference of population and empirical loss.
 
     Returns:
         `α + μD²/((1 − μη)^{−R} − 1) + cη` with `c = 2·(sampling + clients) + noise`, from the fields of `variance`.
@@ -203,7 +211,10 @@ def strong_rounds(
     After these rounds, the excess population loss is of the order `(L²/(μM˜))·(1/n + dξ˜)` (`strong_rate`).
 
     Args:
-        problem, batch, smoothness: as in `minibatch_rounds`.
+        problem: constants n (records of a machine), M˜ (machines in a round), d (parameters), D (distance from the
+            start to the optimum) and L (Lipschitz constant).
+        batch: K, number of records in a batch.
+        smoothness: β, smoothness of the loss.
         strong_convexity: μ, strong convexity of the loss.
         load: ξ˜, privacy load (`privacy_load`); positive. If ξ˜ depends on the number of rounds, give a function.
         formal: True uses 1/(dξ˜) instead of p/K in the formula below, as the formal statement of the theorem does.

@@ -145,7 +145,10 @@ def one_pass_bound(problem: OnePassConstants, *, batch: ArrayLike) -> Any:
     """Excess population loss of one pass of accelerated SGD for a smooth convex loss, up to a constant.
 
     Args:
-        problem: constants, with the symbols of `OnePassConstants`.
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
+            to the optimum), L (Lipschitz constant), β (smoothness), φ (standard deviation of a record's gradient), υ
+            (root mean squared distance of the machines' gradients to their mean), N (all machines), and ε and δ
+            (privacy budget).
         batch: K, number of records in a batch; may be a real number.
 
     Returns:
@@ -173,7 +176,10 @@ def one_pass_rate(problem: OnePassConstants) -> Any:
     machines, in this order.
 
     Args:
-        problem: constants, with the symbols of `OnePassConstants`.
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), D (distance from the start
+            to the optimum), L (Lipschitz constant), β (smoothness), φ (standard deviation of a record's gradient), υ
+            (root mean squared distance of the machines' gradients to their mean), N (all machines), and ε and δ
+            (privacy budget).
 
     Returns:
         `φD/√(nM) + (β^{1/4}LD^{3/2}√(d·ln(1/δ))/(εn√M))^{4/5} +
@@ -200,7 +206,9 @@ def one_pass_strong_rate(problem: OnePassConstants, *, strong_convexity: ArrayLi
     sampled machines, in this order.
 
     Args:
-        problem: constants, with the symbols of `OnePassConstants`.
+        problem: constants n (records of a machine), M (machines in a round), d (parameters), L (Lipschitz constant), β
+            (smoothness), φ (standard deviation of a record's gradient), υ (root mean squared distance of the machines'
+            gradients to their mean), N (all machines), and ε and δ (privacy budget).
         strong_convexity: μ, strong convexity of the loss.
 
     Returns:

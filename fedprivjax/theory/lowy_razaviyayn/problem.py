@@ -64,7 +64,7 @@ class ProblemConstants:
 
 
 def curvatures(strong_convexity: ArrayLike, smoothness: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return μ and β as float64 arrays. Raise Refusal unless 0 < μ ≤ β."""
+    """Return the strong convexity μ and the smoothness β as float64 arrays. Raise Refusal unless 0 < μ ≤ β."""
     mu, beta = positive("strong_convexity", strong_convexity), positive("smoothness", smoothness)
     ordered("strong_convexity", mu, "smoothness", beta)
     return mu, beta
@@ -224,7 +224,8 @@ def average_or_max(values: ArrayLike, pmf: ArrayLike) -> Effective:
     Let m be the random number of machines in a round, and let ā_m be the mean of the m largest values (`top_averages`).
 
     Args:
-        values, pmf: as in `expected_top`.
+        values: noise variances, squared deviations or privacy loads; one per machine, or one number.
+        pmf: probabilities of m = 1, 2, …, N machines in a round, of N in all.
 
     Returns:
         An `Effective`, the one of the following two with the smaller `ratio = value/per_round`:

@@ -33,13 +33,13 @@ class MomentumSettings(NamedTuple):
 class GradientBound(NamedTuple):
     """Bound on the expected gradient norm of private momentum, as five terms whose sum is `total`.
 
-    The bound is for a uniformly random iterate of Algorithm 1 or 2 of Tran & Cutkosky 2022.
+    The bound is for a uniformly random iterate of Algorithm 1 or 2 of Tran & Cutkosky 2022. There are N records and T
+    rounds. Steps have length η, and α is the weight of a new gradient in the momentum. The loss has the Lipschitz
+    constant G, the smoothness L, and an excess of at most `gap` at the start.
 
-    * `optimisation`: `3·gap/(2ηT) + 3Lη/4` for the excess loss `gap` at the start, the length η of a step, T rounds and
-      the smoothness L;
-    * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates, for N records and the weight α of a new gradient in the
-      momentum;
-    * `variance`: `6G√α`, due to sampled records, for the Lipschitz constant G;
+    * `optimisation`: `3·gap/(2ηT) + 3Lη/4`;
+    * `bias`: `6ηNL + 3ηL/α`, due to gradients at old iterates;
+    * `variance`: `6G√α`, due to sampled records;
     * `noise`: 3 times the mean norm of the noise in the momentum;
     * `start`: `3G(1−α)/(αT)`, due to a momentum that starts at 0.
     """

@@ -108,7 +108,7 @@ def federated(*, machines: int, records: int, batch: int, trust: str, lipschitz:
 
 
 def checked_rounds(records: ArrayLike, rounds: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return N and T. Raise Refusal if T < N."""
+    """Return the numbers of records and rounds. Raise Refusal if there are fewer rounds than records."""
     n, t = np.broadcast_arrays(at_least_one("records", records), at_least_one("rounds", rounds))
     short = t < n
     if short.any():
@@ -117,7 +117,10 @@ def checked_rounds(records: ArrayLike, rounds: ArrayLike) -> tuple[np.ndarray, n
 
 
 def checked_alpha(records: ArrayLike, alpha: ArrayLike) -> np.ndarray:
-    """Return α. Raise Refusal if it is outside [1/N, 1], apart from a relative rounding error of 1e-9."""
+    """Return α, the weight of a new gradient in the momentum.
+
+    Raise Refusal if it is outside [1/N, 1] for N records, apart from a relative rounding error of 1e-9.
+    """
     n, value = np.broadcast_arrays(at_least_one("records", records), positive("alpha", alpha))
     wrong = (value > 1) | (value * n < 1 - 1e-9)
     if wrong.any():
@@ -157,7 +160,7 @@ def ceil_log2(value: ArrayLike) -> np.ndarray:
 
 
 def whole_epochs(records: int, rounds: float) -> int:
-    """Return T rounded up to a multiple of N."""
+    """Return the number of rounds, rounded up to a multiple of the number of records."""
     return int(np.ceil(rounds / records * (1 - 1e-12))) * records
 
 
@@ -275,11 +278,13 @@ def sensitivity_cap(*, records: ArrayLike, alpha: ArrayLike, order: str = "cycli
     """Upper bound on `node_sensitivity` for noisy sums over any number of rounds.
 
     Args:
-        records, alpha, order: as in `node_sensitivity`.
+        records: N, number of records, also the number of rounds of an epoch.
+        alpha: α, weight of a new gradient in the momentum, at least 1/N.
+        order: "cyclic" or "reshuffled", order of the records (`node_sensitivity`).
 
     Returns:
         `1/(1−(1−α)^N)` for "cyclic", and `1 + (1−α)/(1−(1−α)^N)` for "reshuffled". The paper's bound of 2 holds for
-        "cyclic". For "reshuffled", the bound of 2 holds only if `(1−α)^N ≤ α`.
+        "cyclic" if α ≥ 1/N. For "reshuffled", the bound of 2 holds only if `(1−α)^N ≤ α`.
 
     >>> sensitivity_cap(records=1, alpha=1.0)
     1.0

@@ -22,10 +22,10 @@ class ReducedSettings(NamedTuple):
     * `rounds`: number of rounds;
     * `alpha`: weight of a new gradient in the momentum;
     * `step_size`: length of a step;
-    * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds. The anchor of an epoch is its first iterate. In round t, the
-      method needs a private sum S_t of the anchor gradients of the last N rounds. An anchor gradient is a gradient at
-      the anchor of its round's epoch. From round 2N on, the sum is `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`. Here A_t is
-      a new noisy sum of these anchor gradients, and D_t is a noisy sum of their changes since the previous epoch.
+    * `reset_rate`: γ in (0, 1/2]. An epoch has N rounds. The anchor of an epoch is its first iterate. An anchor
+      gradient is a gradient at the anchor of its round's epoch. In round t, the method needs a private sum S_t of the
+      anchor gradients of the last N rounds. Let A_t be a new noisy sum of these gradients, and let D_t be a noisy sum
+      of their changes since the previous epoch. From round 2N on, `S_t = γ·A_t + (1 − γ)·(S_{t−N} + D_t)`.
     """
 
     rounds: Any
@@ -100,20 +100,22 @@ def reduced_noise_norm(
         form: "corrected", or "paper" for the bound of the paper.
 
     Returns:
-        For "corrected", `ασ·√(d·(A + B + C))`. The terms A, B and C contain
+        For "corrected", the bound depends on
 
         * δ_G, δ_Δ and δ_r: sensitivities of sums of anchors, differences and residuals (`reduced_sensitivities`);
         * V_1 and V_2: bounds on numbers of noisy sums that contain one record (`early` and `late` of
           `reduced_node_counts`);
         * `K = 2(1 + ⌈log₂N⌉)/(1 − (1−α)^N/(1−γ))²`.
 
-        The terms are
+        With these numbers, let
 
         * `A = V_1·δ_G²·(⌊log₂N⌋ + K)`, for anchors of the first two epochs;
         * `B = V_2·K·(γ²δ_G² + (1−γ)²δ_Δ²)/(γ(2−γ))`, for later anchors and for differences;
         * `C = V_2·δ_r²·⌊log₂(T+1)⌋`, for residuals.
 
-        For "paper", `ασ√d·log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
+        The bound is `ασ·√(d·(A + B + C))`.
+
+        For "paper", the bound is `ασ√d·log₂T·(48G + 32G√(γT/N) + 64ηNL√(T/(γN)) + 4ηNL√(3T/N))`.
 
     Source: Tran & Cutkosky 2022, Lemma 7 ("paper") and its proof ("corrected"). Constants are explicit.
 
@@ -151,9 +153,10 @@ def reduced_bound(
     however, requires the same order in all epochs.
 
     Args:
-        problem, gap: as in `momentum_bound`.
+        problem: constants N (records), G (Lipschitz constant) and L (smoothness).
         settings: T rounds (at least N), weight α of a new gradient in the momentum (in [1/N, 1]), length η of a step,
             and reset rate (in (0, 1/2]).
+        gap: bound on the excess loss at the start.
         noise: expected norm of the noise in the momentum, averaged over rounds. For d parameters, give √d times the
             root mean square of the noise in a coordinate. Or give the bound `reduced_noise_norm`.
 
