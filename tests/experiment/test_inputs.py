@@ -12,7 +12,7 @@ import pytest
 from cases import sparing
 from small_results import small_results
 
-from fedprivjax import Refusal, experiment
+from fedprivjax import Refusal, experiment, user_modules
 from fedprivjax.experiment import folder as results_folder
 from fedprivjax.experiment import inputs, names
 from fedprivjax.experiment.inputs import read_inputs
@@ -100,7 +100,7 @@ def write_files(place: Path) -> Path:
 
 def prepared(place: Path, **changes):
     """Prepare the experiment as a new process would."""
-    names._load.cache_clear()
+    user_modules._load.cache_clear()
     for name in ("halving", "halved"):
         sys.modules.pop(name, None)
     return ready_experiment(experiment.load(place / "people.toml", changes))
@@ -213,29 +213,32 @@ def test_numbers_that_no_program_contains_are_inputs(tmp_path, monkeypatch, modu
 
 
 def test_modules_that_the_users_modules_import_are_their_code(tmp_path):
-    """Also if no program contains their numbers: those of a schedule, or of a callback. Installed packages are not."""
+    """Also if no program contains their numbers: those of a schedule, or of a callback. Installed packages are not.
+
+    The user's package has the name of a subpackage of this one.
+    """
     files = {
-        "scheme.py": "import numpy\nimport xarray as xr\nfrom schemes_of import cohorts\nONE = cohorts.ONE\n",
-        "schemes_of/__init__.py": "TWO = 2\n",
-        "schemes_of/cohorts.py": "from . import TWO\nfrom .deep.numbers import ONE\nimport scheme\n",
-        "schemes_of/deep/numbers.py": "def two():\n    from .. import TWO\n    return TWO\nONE = 1\n",
+        "scheme.py": "import numpy\nimport xarray as xr\nfrom experiment import cohorts\nONE = cohorts.ONE\n",
+        "experiment/__init__.py": "TWO = 2\n",
+        "experiment/cohorts.py": "from . import TWO\nfrom .deep.numbers import ONE\nimport scheme\n",
+        "experiment/deep/numbers.py": "def two():\n    from .. import TWO\n    return TWO\nONE = 1\n",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
     def digests():
-        names._load.cache_clear()
-        for name in [name for name in sys.modules if name.startswith("schemes_of")]:
+        user_modules._load.cache_clear()
+        for name in [name for name in sys.modules if name.startswith("experiment")]:
             del sys.modules[name]
         assert names.resolve("number", "scheme:ONE", {}, {"folder": tmp_path}) == 1
         return names.code_of({"options": ["scheme:ONE"]}, tmp_path)
 
     before = digests()
-    modules = {f"module 'schemes_of{name}'": name for name in ("", ".cohorts", ".deep.numbers")}
+    modules = {f"module 'experiment{name}'": name for name in ("", ".cohorts", ".deep.numbers")}
     assert before.keys() == {"number 'scheme:ONE'", *modules}
     for module, name in modules.items():
-        with (tmp_path / "schemes_of" / f"{name[1:].replace('.', '/') or '__init__'}.py").open("a") as file:
+        with (tmp_path / "experiment" / f"{name[1:].replace('.', '/') or '__init__'}.py").open("a") as file:
             file.write("OTHER = 1\n")
         after = digests()
         assert [key for key in before if after[key] != before[key]] == [module]
