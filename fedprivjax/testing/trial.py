@@ -29,7 +29,6 @@ from fedprivjax.plan.seeds import Seeds, protocol_key
 from fedprivjax.privacy.optional_members import privacy_of
 from fedprivjax.privacy.target import TARGETS
 from fedprivjax.problem.problem import Problem
-from fedprivjax.problem.program import typed_jit
 
 
 def _probe(problem, snapshot):
@@ -154,17 +153,16 @@ def first_rounds(start: ReadyRun, *, plan: Plan | None = None, problem: Problem 
     protocol, inputs = as_leaves(start.protocol.traced), round_inputs(start.plan if plan is None else plan)
     problem = start.problem.traced if problem is None else problem
     state = protocol.init(problem, start.plan.size, protocol_key(start.key))
+
+    @jax.jit  # compiled by every call, so that no program of earlier code is checked
+    def after_round(protocol, problem: Problem, state, inputs: RoundInputs, key):
+        return protocol.round(problem, state, inputs, None, protocol_key(key, inputs.round))[0]
+
     for t in range(min(FEW, start.plan.size.rounds)):
         of_round = jax.tree.map(lambda leaf, t=t: leaf[t], inputs)
         before = state
-        state = _after_round(protocol, problem, before, of_round, start.key)
+        state = after_round(protocol, problem, before, of_round, start.key)
         yield of_round, before, state
-
-
-@typed_jit
-def _after_round(protocol, problem: Problem, state, inputs: RoundInputs, key):
-    """Return the state after a round without noise."""
-    return protocol.round(problem, state, inputs, None, protocol_key(key, inputs.round))[0]
 
 
 def first_noise(arguments: Arguments, size: Size) -> tuple[Any, Any, Any]:
