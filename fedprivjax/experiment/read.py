@@ -3,6 +3,7 @@
 Settings are validated section by section, and then across sections.
 """
 
+import re
 import sysconfig
 from collections.abc import Mapping
 from math import inf, isnan
@@ -224,6 +225,8 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
         names = bundled()
         if path.suffix == ".toml":
             raise Refusal(f"no experiment file {str(spec)!r}")
+        if str(spec) not in names and path.exists():
+            raise Refusal(f"experiment must be a .toml file or a bundled name, got {str(spec)!r}, which is neither")
         require_choice("experiment", str(spec), names)
         path = names[str(spec)]
     raw = read_toml(path)
@@ -234,10 +237,14 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return a TOML file as a mapping. Raise Refusal if it is not valid TOML."""
+    text = ""
     try:
-        return toml_value(text_of(path, TOML_BYTES))
+        text = text_of(path, TOML_BYTES)
+        return toml_value(text)
     except Unreadable as error:
-        raise Refusal(f"{path.name} is not valid TOML: {error}") from None
+        single = re.search(r"^\s*\[(protocol|expected)\]", text, re.MULTILINE)
+        remedy = f". Write every [{single[1]}] as [[{single[1]}]]" if single else ""
+        raise Refusal(f"{path.name} is not valid TOML: {error}{remedy}") from None
 
 
 def parse(

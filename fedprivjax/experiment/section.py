@@ -35,6 +35,7 @@ STRUCTURAL = {
 }
 OWN = "module:name"  # key of the section of user-defined objects, whose kind is an import path
 THEORY = "theory"  # value of a key that the protocol's own bound chooses
+NAMED = 3  # largest number of kinds that a message names
 
 
 class Settings(BaseModel):
@@ -247,6 +248,11 @@ def refuse(error: ValidationError, file: type[Settings], raw: Mapping[str, Any])
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # a missing key may be misspelt
     path, given, context = _path(first["loc"], raw), first["input"], first.get("ctx", {})
     wanted = condition(first["msg"])
+    match first["loc"]:
+        case ("protocol", int(number), _, *_):
+            entry = raw["protocol"][number]
+            label = entry.get("label", entry.get("name"))
+            path = path.replace(f"protocol.{number}.", f"[[protocol]] {label!r}: ")
     match first["type"]:
         case "value_error":
             raise context["error"]
@@ -299,7 +305,8 @@ def sections_with(key: str, section: type[Settings], path: str = "") -> list[str
         owners = [model for model in models if key in model.model_fields]
         heading = f"[{path}.{name}]".replace("[.", "[")
         if owners and len(owners) < len(models):
-            heading += " of kind " + " or ".join(repr(model.model_fields["kind"].default) for model in owners)
+            names = [repr(model.model_fields["kind"].default) for model in owners]
+            heading += f" of kind {' or '.join(names[:NAMED])}{' or …' * (len(names) > NAMED)}"
         if owners:
             found.append(heading)
     return found

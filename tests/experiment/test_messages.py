@@ -63,6 +63,12 @@ def said(tmp_path, monkeypatch):
     return refused
 
 
+def test_single_brackets_before_double_ones_are_named(said):
+    message = said(("[[protocol]]", "[protocol]"), ("[sweep]", '[[protocol]]\nname = "noisy_sgd"\n\n[sweep]'))
+    assert message.startswith("file.toml is not valid TOML: ")
+    assert message.endswith(". Write every [protocol] as [[protocol]]")
+
+
 def test_more_rounds_than_the_smallest_client_has_records_for(said):
     message = said(("rounds = 2", "rounds = 9"))
     start = "[[protocol]] 'DP-μ²-FL': client '1' must have at least 9 examples for this schedule, got 5. "

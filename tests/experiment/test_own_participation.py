@@ -90,7 +90,7 @@ def test_own_keys_override_the_section(section, own, law, rounds):
             {"per_round": [2]},
             "per_round must be swept or in" + BOTH,
         ),
-        (40, {}, "protocol.1.participation must be a table, got 40"),
+        (40, {}, "[[protocol]] 'several': participation must be a table, got 40"),
     ],
 )
 def test_invalid_own_participation_prints_one_line(own, sweep, said):
