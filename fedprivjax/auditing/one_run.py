@@ -139,8 +139,8 @@ def audit_one_run(
         protocol: a protocol with a privacy target or a `noise_std`. Its `trust` must be "server" or "none". With
             "server", the adversary sees the points at which machines compute gradients (query points). With "none", the
             adversary sees all messages of machines.
-        problem: a problem whose examples are stored. Canaries replace the records that each machine uses first, or
-            stores first if the choice of records is secret.
+        problem: a problem whose examples are stored. Canaries replace the first records that each machine
+            uses. If the choice of records is secret, they replace its first stored records.
         participation: participation scheme, which must be public.
         rounds: number of rounds. None uses all rounds for which machines have records.
         seed: seed of the run and of the random signs.

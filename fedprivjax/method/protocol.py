@@ -224,10 +224,9 @@ class Protocol(Decorated):
     def mechanism(self, problem: Problem, plan: Plan, method: str = "auto") -> Mechanism:
         """Return the mechanism that samples the run's noise, before it is scaled by `noise_std`.
 
-        A sweep samples the noise once per seed. All its configurations, such as several clips or values of ε, use the
-        same sample and scale it. The mechanism must therefore not depend on swept settings, except the targets that
-        `privacy.noise_follows` names, such as "epsilon". A sweep over such a target samples the noise for each value of
-        the target.
+        A sweep samples the noise once per seed, and scales it for each configuration. The mechanism must therefore not
+        depend on swept settings. The only exceptions are the targets that `privacy.noise_follows` names: a sweep
+        samples the noise for each value of such a target.
 
         Args:
             problem: the optimisation problem.

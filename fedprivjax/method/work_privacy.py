@@ -79,8 +79,8 @@ class WorkPrivacy(Privacy):
         adaptive: True if the bound on the messages changes from round to round.
         at_machines: True (the default) if every machine adds noise of its own. False if noise is sampled once per
             round, and `read` adds it to the mean of the messages.
-        noise_together: form of the argument `noise` of `step_noise`. False (the default) if each machine samples the
-            noise of a step from a random key of its own. True if all machines of a round sample it from one key.
+        noise_together: False (the default) if `step_noise` receives a random key of the machine. True if it receives
+            the noise of all machines of a round together.
         noisy_steps: True if every local step has noise that protects a record. The guarantee then also holds if an
             adversary sees the points of a machine between its steps.
         reads_cohort_size: True if messages or their costs depend on the expected number of participants of a round, a

@@ -27,10 +27,11 @@ def calibrate(
 ) -> Any:
     """Return a copy of the protocol with noise that meets its privacy target.
 
-    In the copy, `noise_std` and `step_size` are set, and `mu` and `epsilon` are None. Exception: one ε per machine
-    stays. By default, a formula of the protocol gives the noise. If the protocol has an `adversary`, or
-    `calibrate_to="plan"`, the noise is the smallest one that meets the target on the given plan. In both cases, the
-    privacy on this plan is checked against the target, except for a noise rule that only claims to meet the target.
+    In the copy, `noise_std` and `step_size` are set, and `mu` and `epsilon` are None. If `epsilon` is a list of one
+    number per machine, it is kept. By default, a formula of the protocol gives the noise. If the protocol has an
+    `adversary`, or `calibrate_to="plan"`, the noise is the smallest one that meets the target on the given plan. In
+    both cases, the privacy on this plan is checked against the target, except for a noise rule that only claims to
+    meet the target.
 
     Args:
         protocol: method with its settings.

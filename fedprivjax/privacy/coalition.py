@@ -48,8 +48,8 @@ class Coalition(Adversary):
     * If the server sees only the sum of each round's messages, this adversary knows the `size` largest noises of each
       round, except the noise of the protected machine. Noise must be independent, or cancel in the sum as with
       `Pairwise`.
-    * If the server sees every message, and machines share `Pairwise` noise, this adversary knows all noise that two
-      other machines share. Of the noises that the protected machine shares, it knows the `size` largest.
+    * If the server sees every message, and machines share `Pairwise` noise, this adversary knows all shared noise
+      in which the protected machine has no part. Of the protected machine's shared noises, it knows the `size` largest.
 
     If the server sees every message, and noise is independent, the coalition learns no more than the server.
 

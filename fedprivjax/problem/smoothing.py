@@ -154,8 +154,8 @@ def ball_envelope(loss: Kinked, strength: float, radius: float) -> Callable[[Any
         f_b(w) = min over ‖v‖ ≤ radius of h(⟨v, x⟩) + (b/2)·‖w − v‖²
 
     Here w are the parameters, b is the `strength`, and h is the loss as a function of the score ⟨v, x⟩ of the features
-    x. `Moreau` is the variant without a restriction of v. On the ball, the envelope's gradient has Lipschitz constant
-    b, and the envelope has the Lipschitz constant of the loss. `Moreau` is faster for a linear predictor.
+    x. On the ball, the envelope's gradient has Lipschitz constant b, and the envelope has the Lipschitz constant of the
+    loss. `Moreau` is the variant without a restriction of v, and is computed faster.
 
     Args:
         loss: `Hinge`, `Absolute` or `Pinball`.

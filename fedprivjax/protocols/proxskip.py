@@ -34,10 +34,10 @@ class SkipState(NamedTuple):
 class ProxSkip(LocalAlgorithm):
     """ProxSkip, also known as Scaffnew (Mishchenko et al. 2022): local steps corrected for machines whose data differ.
 
-    Machine (client) i keeps a vector c_i, and the server keeps c, the mean of all c_i. A machine starts at the server's
-    point w and takes local steps of size η against g − c + c_i, where g is a minibatch gradient. With v its last point,
-    the machine sends v − w, and sets c_i ← c_i + (p/η)·(v − w), where p is `probability`. All machines have equal
-    weights.
+    Machine (client) i keeps a vector c_i, and the server keeps c, the mean of all c_i. A machine starts at the
+    server's point w and takes local steps of size η along −(g − c + c_i), where g is a minibatch gradient. With v its
+    last point, the machine sends v − w, and sets c_i ← c_i + (p/η)·(v − w), where p is `probability`. All machines
+    have equal weights.
 
     Attributes:
         probability: p. The server averages after a fixed number of steps for any p. None is 1/K, where K is the largest

@@ -190,7 +190,7 @@ def final(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray
 def averaged(dataset: xr.Dataset, name: str, iterate: str = OUTPUT) -> xr.DataArray:
     """Return the mean of a metric over each run's evaluations, without the dimension `round`.
 
-    The mean of a diverged run is NaN.
+    Rounds without an evaluation are left out. If a run diverged, all its values are NaN, and so is its mean.
 
     If a metric is a function of a recorded metric, the function is applied to the mean of the recorded metric.
 

@@ -144,7 +144,8 @@ def sweep(
             each configuration has independent noise. In both cases, all configurations of a seed have the same
             participants and samples of records, unless `resample` is given.
         resample: names of swept settings, such as ["step_size"]. Each value of these settings has its own participants,
-            samples of records and noise, even for the same seed. Name a setting if you select its best value.
+            samples of records and noise, even for the same seed. If you select the best
+            value of a setting, name the setting here. The results of this value are then as in a separate run.
         keep: ["params"] to return the parameters of every run, too.
         folder: folder for finished chunks (groups of runs that are computed together). An interrupted sweep resumes
             from the chunks in this folder.

@@ -139,9 +139,9 @@ def anytime_bound(
         deviation: σ˜, root mean squared L2 distance of an increment to its mean. If σ˜ is unknown, give
             `increment_bound`.
         noise: z_t, root mean squared L2 norm of the noise in q_t; a number, or an array of shape [rounds].
-        fresh: True if the noise in q_t is independent of the noise in earlier rounds. The noise is independent with a
-            trusted server. Without a trusted server, all machines must take part in every round, and each message must
-            subtract the noise of the machine's previous message. False if noise stays in q_t for several rounds.
+        fresh: True if the noise in q_t is independent of the noise in earlier rounds. False if noise stays in q_t for
+            several rounds. It is independent with a trusted server. It is also independent if all machines take part in
+            every round, and each message subtracts the noise of the machine's previous message.
 
     Returns:
         An `AnytimeBound`. Its `total` is the bound.

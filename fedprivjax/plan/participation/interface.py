@@ -112,7 +112,7 @@ class Participation(Decorated):
     def examples(self, rounds: int) -> int:
         """Return the number of examples that a run of `rounds` rounds takes from a dataset that all machines share.
 
-        By default, every slot, even an empty slot, takes one example in every round.
+        A round has `per_round` slots for machines. By default, every slot takes one example, also if it is empty.
         """
         return rounds * self.per_round
 

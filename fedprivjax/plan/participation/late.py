@@ -123,7 +123,7 @@ class Buffered(Participation):
 
     An answer is a machine's message. A round is one step of the server. When a machine answers, it becomes idle. A
     uniformly random idle machine then starts from the server's current parameters. If several answers arrive at the
-    same time, all are counted before new machines start. A machine may answer twice in one round.
+    same time, new machines start after all of them have arrived. A machine may answer twice in one round.
 
     The staleness s of an answer is the number of steps that the server has taken since the answer's machine started.
     The answer's weight is (1 + s)^−`power`. The weighted sum of a round's answers is divided by `per_round`. An answer

@@ -124,8 +124,8 @@ def acsa_bound(
 
     Args:
         rounds: R, number of rounds.
-        v: number in the step size `2r/(4v + μr(r + 1))` of round r, from `acsa_v`; at least twice the smoothness of the
-            loss. For a convex loss, μ = 0.
+        v: number that sets the step sizes, at least twice the smoothness of the loss (`acsa_v`). Round r has the step
+            size `2r/(4v + μr(r + 1))`. For a convex loss, μ = 0.
         diameter: D, bound on the distance from the start to the optimum.
         variance: V², mean squared error of a round's gradient.
         form: which bound: "strong" is for a strongly convex loss; "convex" and "tight" are for a convex loss.

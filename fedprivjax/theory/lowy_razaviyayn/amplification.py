@@ -100,8 +100,7 @@ def shuffled_machines(
 ) -> Privacy:
     """Privacy of one record in one round, if a trusted shuffler hides which machine sent which message.
 
-    The shuffler assigns the N machines' datasets to the messages of the round in a uniformly random order. An observer
-    of the messages does not know the order.
+    The N machines send their messages in a uniformly random order, which an observer of the messages does not know.
 
     Args:
         epsilon: ε of a machine's message without shuffling, for replacing one record of the machine.

@@ -161,8 +161,8 @@ def momentum_multiplier(*, epsilon: ArrayLike, delta: ArrayLike, form: str = "ex
 def momentum_max_epsilon(delta: ArrayLike, algorithm: str = "tree") -> Any:
     """Largest ε at which the noise multiplier of the form "paper" (`momentum_multiplier`) is proved to suffice.
 
-    At this ε, the forms "paper" and "renyi" give the same noise multiplier. A proof by Rényi divergences allows no
-    smaller noise multiplier.
+    At this ε, the form "paper" gives the noise multiplier of the form "renyi", the smallest that Rényi divergences
+    prove. At a larger ε, it gives a smaller one.
 
     Args:
         delta: δ of the privacy budget.
