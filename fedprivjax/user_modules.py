@@ -18,7 +18,7 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders of packages that are n
 
 
 def module_of(what: str, name: str, folder: Path | None) -> ModuleType:
-    """Return a module by its name, which is searched in the folder, then among installed ones, then in the working one.
+    """Return a module by its name, from the folder, the installed packages or the working directory.
 
     Args:
         what: role of the module's object in messages, such as "loss".

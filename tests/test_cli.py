@@ -243,6 +243,7 @@ def test_a_figure_of_lowy_and_razaviyayn_is_reproduced(tmp_path):
     text = experiment.bundled()["lowy-razaviyayn-2023/figure3/as-run"].read_text()
     text = text.replace("[25, 12]", "[25]").replace("[0.75, 1.5, 3, 6, 12, 18]", "[1.5, 12]")
     text = re.sub(r"(?<=step_size = )\[.*\]", lambda _: str(next(chosen)), text)
+    assert not list(chosen)
     left_out = re.compile(r"at = .*(per_round = 12|epsilon = (0\.75|3|6|18))\b")
     file.write_text("\n".join(line for line in text.splitlines() if not left_out.search(line)))
     done = process("reproduce", str(file), "--out", str(tmp_path / "out"), XLA_FLAGS="")
@@ -672,7 +673,7 @@ def test_output_to_a_file_has_lines_of_the_current_step(call, spec, monkeypatch)
 
 def test_an_unknown_experiment_is_answered_with_the_nearest(call, spec):
     assert refused(call("run", "quikstart")).startswith("unknown experiment 'quikstart', did you mean 'quickstart'?")
-    assert refused(call("run", "absent.toml")) == "no experiment file 'absent.toml'"
+    assert refused(call("run", "absent.toml")) == "no experiment file 'absent.toml'. See fedprivjax list experiments"
     assert os.listdir() == [spec]
 
 

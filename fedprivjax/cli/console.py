@@ -281,9 +281,9 @@ def reported_elsewhere(error: BaseException | None) -> bool:
     """Return True if the first process of the job reports the error, and this is another process."""
     if not several_hosts():
         return False
-    from fedprivjax.engine.hosts import is_first
+    from fedprivjax.engine import hosts
 
-    return not is_first() and _at_all_hosts(error)
+    return not hosts.is_first() and hosts.is_at_all_hosts(error)
 
 
 def end_job(error: BaseException, status: int) -> None:
@@ -294,7 +294,11 @@ def end_job(error: BaseException, status: int) -> None:
     Args:
         status: exit status; 1 if the error is not printed yet. The end of another process is printed as one line.
     """
-    if not several_hosts() or _at_all_hosts(error):
+    if not several_hosts():
+        return
+    from fedprivjax.engine.hosts import is_at_all_hosts
+
+    if is_at_all_hosts(error):
         return
     if status == 1 and any(word in str(error) for word in LOST):
         first = str(error).splitlines()[0]
@@ -302,15 +306,6 @@ def end_job(error: BaseException, status: int) -> None:
     elif status == 1:
         traceback.print_exception(error)
     leave(status)
-
-
-def _at_all_hosts(error: BaseException | None) -> bool:
-    """Return True if an error or its cause was raised in all processes."""
-    while error is not None:
-        if getattr(error, "at_all_hosts", False):
-            return True
-        error = error.__cause__
-    return False
 
 
 def leave_out(option: str, others: dict[str, Any]) -> None:

@@ -146,7 +146,7 @@ def _print_combinations(name: str | None, json_file: Path | None) -> None:
     found = combinations(None if name is None else [name])
     rows = []
     for kind, of_kind in grouped((cell.privacy, (cell, outcome)) for cell, outcome in found.items()).items():
-        own = folded(dict(of_kind))
+        own = sorted(folded(dict(of_kind)), key=lambda row: (row.outcome != "defined", row.outcome))
         out.print(_combination_table(kind.__name__, own))
         rows += own
     write_json([{**row.values, "outcome": row.outcome} for row in rows], json_file)
@@ -158,7 +158,7 @@ def _combination_table(title: str, rows: list[Any]) -> Sheet:
     del every["privacy"]
     table = Sheet(title, keys=2)  # in several parts, if the terminal is narrow
     table.add_columns("", "outcome", *every, justify="left")
-    for number, row in enumerate(sorted(rows, key=lambda row: (row.outcome != "defined", row.outcome)), start=1):
+    for number, row in enumerate(rows, start=1):
         own = {column: row.values[column] for column in every}
         cells = ("any" if 1 < len(one) == len(every[column]) else ", ".join(one) for column, one in own.items())
         table.add_row(str(number), row.outcome, *cells)

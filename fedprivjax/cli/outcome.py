@@ -73,8 +73,9 @@ def judged(name: str, experiment, best: Mapping[str, Any]) -> list[Any]:
 def _partition_plot(experiment):
     """Print a line on the data, and return the plot of the partition, or None if no partition is fixed or readable."""
     from fedprivjax.datasets import Dataset
+    from fedprivjax.datasets.user_table import description
     from fedprivjax.experiment.build import machines_of, make_data
-    from fedprivjax.report.partition_plot import data_lines, plot_partition
+    from fedprivjax.report.partition_plot import plot_partition
 
     shape = experiment.shapes[0]
     if "trial" in shape:
@@ -87,7 +88,7 @@ def _partition_plot(experiment):
         return None
     if not isinstance(data, Dataset):
         return None
-    for line in data_lines(data):
+    if line := description(data):
         out.say(line)
     if table is None or len(table) > MOST_SHOWN or data.labels.ndim > 1:  # labels of tokens are not drawn
         return None

@@ -40,6 +40,7 @@ from fedprivjax.datasets.table_rows import TableRows, feature_names, matrix_of, 
 
 pd: Any = lazy_loader.load("pandas")
 
+NAMED = 20  # largest number of classes and machines that a line names
 LARGE = 100  # largest magnitude of a target without bounds that gives no warning
 
 
@@ -324,3 +325,27 @@ def _classes(values: Series, wanted: Preparation, bare: Feature) -> Target:
         one = ", ".join(map(repr, found))
         raise Refusal(f"target {name!r} must have at least two classes, got {one} in every row. Choose another target")
     return Target(name, found, bare, f"classes of {name!r} are those in the data")
+
+
+def description(data: Dataset) -> str:
+    """Return a line on the rows, machines and classes of a dataset made from a table, or "" for other data.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"x": [1, 0, 1], "y": ["no", "yes", "no"]})
+    >>> description(from_frame(frame, "y", bounds={"x": [0, 1]}, test_fraction=0))
+    "frame: 3 training and 0 test rows; classes: 0 = 'no', 1 = 'yes'"
+    """
+    if data.columns is None:
+        return ""
+    tested = 0 if data.test_labels is None else len(data.test_labels)
+    line = f"{data.name}: {len(data.labels)} training and {tested} test rows"
+    if data.machine_names:
+        line += f"; {len(data.machine_names)} machines: {_listed(data.machine_names)}"
+    if data.class_names:
+        line += f"; classes: {_listed(data.class_names)}"
+    return line
+
+
+def _listed(names: Sequence[str]) -> str:
+    words = [f"{place} = {name!r}" for place, name in enumerate(names)]
+    return ", ".join(words if len(words) <= NAMED else [*words[:3], "…", words[-1]])

@@ -151,6 +151,15 @@ def at_all_hosts(error: Exception) -> Exception:
     return error
 
 
+def is_at_all_hosts(error: BaseException | None) -> bool:
+    """Return True if an error or its cause was raised in all processes."""
+    while error is not None:
+        if getattr(error, "at_all_hosts", False):
+            return True
+        error = error.__cause__
+    return False
+
+
 def _attempted(make: Callable[[], Value]) -> Value | Failure:
     try:
         return make()

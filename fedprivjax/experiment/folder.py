@@ -25,7 +25,7 @@ from fedprivjax.sweeps.schema import TEXTS, require_schema
 
 CHUNKS, SPEC, INPUTS, RESULTS, PROVENANCE = "chunks", "spec.toml", "inputs.json", "results.nc", "provenance.json"
 CHOICE = "choice"  # results folder of the tuning runs
-SHOWN = 3  # number of differing settings in a message
+SHOWN, WIDEST = 3, 60  # in a message: number of differing settings, characters of a value
 RUN_FIRST = "Run an experiment first, such as fedprivjax run quickstart"
 HOW = "fedprivjax.load(file), or xarray.open_datatree(file, engine='h5netcdf'): a group for each protocol"
 ORIGIN = ("fedprivjax", "commit", "date", "experiment", "command", "device")  # texts of the provenance
@@ -261,7 +261,7 @@ def _origin(attributes: Mapping[Any, Any], file: Path) -> Provenance:
     for name in (*ORIGIN, "wall_seconds"):
         kind, words = (int | float, "a number") if name == "wall_seconds" else (str, "a text")
         if not isinstance(found.get(name), kind | None):
-            raise Refusal(f"{name} in {file} must be {words} or null, got {found.get(name)!r}")
+            raise Refusal(f"{name} in {file} must be {words} or null, got {_value(found, name)}")
     return found
 
 
@@ -290,7 +290,7 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """Text of the keys whose values differ, the first three with both values."""
     one, other = _flat(there), _flat(here)
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
-    each = [f"{key} = {one.get(key)!r} there and {other.get(key)!r} here" for key in keys[:SHOWN]]
+    each = [f"{key} = {_value(one, key)} there and {_value(other, key)} here" for key in keys[:SHOWN]]
     return ", ".join(each) + (f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else "")
 
 
@@ -303,6 +303,11 @@ def _require_texts(settings: Mapping[str, Any]) -> None:
         wrong = text[: error.end].splitlines()[-1]
         wanted = f"texts must be in UTF-8, got {wrong!r}"
         raise Refusal(f"{wanted}. If it is the name of a file or a folder, rename that") from None
+
+
+def _value(settings: Mapping[str, Any], key: str) -> str:
+    text = repr(settings[key]) if key in settings else "nothing"
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from math import prod
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import require_choice
 from fedprivjax.engine.metric import OUTPUT, Metric
@@ -150,13 +152,15 @@ class Job:
     @cached_property
     def identity(self) -> str:
         """Cache key. Jobs with equal keys have equal runs."""
-        folder = self.experiment.context["folder"]  # two folders may each have an object of that name
-        own = str(folder) if code_of(to_mapping(self.experiment), folder) else ""
+        raw, folder = to_mapping(self.experiment), self.experiment.context["folder"]
+        # objects from other places may have the same text
+        own = [str(folder), code_of(self.settings.settings, folder)] if code_of(raw, folder) else []
         data = [self.experiment.problem.model_dump(), repr(self.problem.model)]
-        drawn = [repr(self.participation), self.scheme.model_dump(), self.shape.get(TRIAL), self.shape.get("records")]
+        sizes = [self.shape.get(name) for name in (TRIAL, "records", "machines")]
+        drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
         # equal runs are computed once
         canonical = self.protocol.theory.equivalent(self.protocol, self.participation.machines)
-        return json.dumps([own, *data, *drawn, self.settings.name, repr(canonical), self.options], default=repr)
+        return json.dumps([own, *data, *drawn, self.settings.name, repr(canonical), self.options], default=_plain)
 
 
 def jobs_at(job: Job) -> list[Job]:
@@ -310,6 +314,11 @@ def _checked(
         for job in jobs_at(Job(experiment, settings, shape, sizes, problem, alone)):
             job.check()
             yield job
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON-serialisable value that identifies another one."""
+    return value.tolist() if isinstance(value, np.ndarray) else repr(value)
 
 
 def _preparing(label: str, shape: dict[str, Any], say: Say) -> Callable[[str, int, int], None] | None:

@@ -242,5 +242,7 @@ def callback_of(path: str, context: Mapping[str, Path | Any] | None) -> Callback
     if ":" not in path:
         raise Refusal(f"{wanted}, got no colon")
     found = resolve("callback", path, {}, context)
+    if not callable(found):
+        raise Refusal(f"{wanted}, got {found!r}")
     require_call(found, f"{wanted}, got one with", {}, 0, {})
     return Callback(path, found)

@@ -141,8 +141,9 @@ def located(name: str, folder: Path | None, key: str = "problem.dataset", *, fol
     for place in places:
         if (place / path).is_file() or (folders and (place / path).is_dir()):
             return (place / path).resolve()
-    searched = " or ".join(dict.fromkeys(str(place.resolve()) for place in places))
-    raise Refusal(f"{key} must be a file{' or a folder' * folders}, got {str(path)!r}, which is not in {searched}")
+    searched = " or ".join(dict.fromkeys(str(place.resolve()) for place in places if not path.is_absolute()))
+    where = f"is not in {searched}" if searched else "does not exist"
+    raise Refusal(f"{key} must be a file{' or a folder' * folders}, got {str(path)!r}, which {where}")
 
 
 # ---- loss, model, constraint set and feature maps

@@ -11,7 +11,7 @@ from pydantic import Field
 from fedprivjax.checks.decorated import without_decorator
 from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
-from fedprivjax.checks.values import require_choice
+from fedprivjax.checks.values import NUMBERS, require_choice
 from fedprivjax.experiment.names import Unimported, made, named, object_of, of_results, resolve
 from fedprivjax.experiment.section import Settings, sections_with
 from fedprivjax.method.algorithm import Algorithm
@@ -91,7 +91,7 @@ class ProtocolSettings(Settings):
         if isinstance(method, type) and privacy_for(method):
             with within(_place(labelled(raw))):
                 return _pair_fields(raw, method, context)
-        if not (isinstance(method, type) and issubclass(method, Protocol) and is_dataclass(method)):
+        if not (isinstance(method, type) and issubclass(method, Protocol) and is_dataclass(method)) or method is Pair:
             raise Refusal(f"protocol {name!r} must be an Algorithm or a LocalAlgorithm, got {method!r}")
         with within(_place(labelled(raw))):
             return _fields(raw, method, context)
@@ -350,10 +350,13 @@ def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:
     """Raise Refusal if a key is none of a method's `names`."""
     from fedprivjax.experiment.settings import Experiment  # which imports this module
 
-    for key in (key for key in settings if key not in names):
-        sections = sections_with(key, Experiment)
+    for key, value in settings.items():
+        if key in NUMBERS and isinstance(value, list):
+            raise Refusal(f"{key} must be one number, got {value}. Put several into [sweep] {key}")
+        sections = [] if key in names else sections_with(key, Experiment)
         if 1 <= len(sections) <= 2:
-            raise Refusal(f"{key} must be in {' or '.join(sections)}, got it here")
+            own = f". Or write participation = {{ {key} = {value} }}" * (key in ("rounds", "per_round"))
+            raise Refusal(f"{key} must be in {' or '.join(sections)}, got it here{own}")
         require_choice("key", key, [*KEYS, *names])
 
 

@@ -26,6 +26,7 @@ from fedprivjax.experiment.settings import Experiment, ProblemSettings, SweepSet
 from fedprivjax.privacy.target import LEVELS, NO_TARGET, SET_TARGET, UNLIMITED
 from fedprivjax.problem.checks import require_constraint
 
+LIST = "See fedprivjax list experiments"
 IN_TUNING = "in [tuning]"  # before messages about the tuning experiment
 
 
@@ -48,6 +49,7 @@ def check(experiment: Experiment) -> None:
         raise Refusal(f"{wanted}. Sweep seeds instead")
     for name in experiment.evaluation.at:
         require_choice("key in evaluation.at", name, experiment.real_axes)
+    require_between("evaluation.delta", experiment.evaluation.delta, 0, 1)
 
 
 def _check_labels(labels: list[str]) -> None:
@@ -141,7 +143,10 @@ def _check_metrics(experiment: Experiment) -> None:
     if evaluation.metrics == []:
         raise Refusal("evaluation.metrics must name at least one metric, got []")
     require_choice("evaluation.select", evaluation.select, [*METRICS, *own])
+    for metric in evaluation.averaged:
+        require_choice("metric in evaluation.averaged", metric, names)
     for metric, value in evaluation.rounds_to.items():
+        require_choice("metric in evaluation.rounds_to", metric, names)
         require_between(f"evaluation.rounds_to.{metric}", value, -inf, inf)
     if evaluation.rounds_to and (trials := experiment.sweep.trials) is not None:
         raise Refusal(f"evaluation.rounds_to must be left out of trials, got {trials} trials. Sweep seeds instead")
@@ -224,15 +229,15 @@ def load(spec: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
     if not (path.suffix == ".toml" and path.is_file()):
         names = bundled()
         if path.suffix == ".toml":
-            raise Refusal(f"no experiment file {str(spec)!r}")
+            raise Refusal(f"no experiment file {str(spec)!r}. {LIST}")
         if str(spec) not in names and path.exists():
-            raise Refusal(f"experiment must be a .toml file or a bundled name, got {str(spec)!r}, which is neither")
+            raise Refusal(f"experiment must be a .toml file or a bundled name, got {str(spec)!r}. {LIST}")
         require_choice("experiment", str(spec), names)
         path = names[str(spec)]
     raw = read_toml(path)
     for key, value in (changes or {}).items():
         _change(raw, key, value)
-    return parse(raw, path.parent)
+    return parse(raw, path.parent.resolve())
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -248,11 +248,10 @@ def refuse(error: ValidationError, file: type[Settings], raw: Mapping[str, Any])
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")  # a missing key may be misspelt
     path, given, context = _path(first["loc"], raw), first["input"], first.get("ctx", {})
     wanted = condition(first["msg"])
-    match first["loc"]:
-        case ("protocol", int(number), _, *_):
-            entry = raw["protocol"][number]
-            label = entry.get("label", entry.get("name"))
-            path = path.replace(f"protocol.{number}.", f"[[protocol]] {label!r}: ")
+    if path.startswith("protocol.") and path.count(".") > 1:
+        entry = raw["protocol"][first["loc"][1]]
+        label = entry.get("label", str(entry.get("name")).rpartition(":")[2])
+        path = path.replace(f"protocol.{first['loc'][1]}.", f"[[protocol]] {label!r}: ")
     match first["type"]:
         case "value_error":
             raise context["error"]
@@ -276,10 +275,12 @@ def _refuse_key(loc: Sequence[int | str], file: type[Settings], raw: Mapping[str
     """Raise Refusal for a key that a section does not have, with the sections in it or next to it that have the key."""
     key, path = str(loc[-1]), _path(loc[:-1], raw)
     *around, section = _sections(loc[:-1], file)
+    here = f"[{path}]" if path else "the experiment"
+    if key == "options" and issubclass(section, Reflected):
+        raise Refusal(f"options must be left out of {here}. Write its entries as keys of {here}")
     places = sections_with(key, section, path)
     for one in around[-1:]:
-        places += sections_with(key, one, path.rpartition(".")[0])
-    here = f"[{path}]" if path else "the experiment"
+        places += sections_with(key, one, re.sub(r"\.\d+$", "", path).rpartition(".")[0])
     if 1 <= len(places) <= 2:
         raise Refusal(f"{key} must be in {' or '.join(places)}, got it in {here}")
     known = [name for name, field in section.model_fields.items() if not field.exclude]
@@ -327,10 +328,13 @@ def _sections(loc: Sequence[int | str], file: type[Settings]) -> list[type[Setti
 
 def _path(loc: Sequence[int | str], raw: Any) -> str:
     """Return the dotted key of a pydantic location, without its parts that are no keys of the file."""
-    shown = []
-    for part in loc:
+    shown, parts = [], [*loc]
+    while parts:
+        part = parts.pop(0)
         table: Any = dict(enumerate(raw)) if isinstance(raw, list) else raw
         if isinstance(table, Mapping) and part in table:
             shown.append(str(part))
             raw = table[part]
+        elif "." in str(part):  # of a nested table in a sweep or a grid
+            parts[:0] = str(part).split(".")
     return ".".join(shown)

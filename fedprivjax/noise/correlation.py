@@ -30,15 +30,15 @@ def noise_correlation(noise: Any, schedule: Schedule) -> tuple[np.ndarray, str]:
     """
     if isinstance(noise, Pairwise):
         machines = np.arange(schedule.machines)
-        own = np.ones(machines.size)
-        covariance, name = noise.covariance(own)(machines, own.astype(bool)), "machine"
+        ones = np.ones(machines.size)
+        covariance, name = noise.covariance(ones)(machines, ones.astype(bool)), "machine"
     elif not isinstance(factor := round_factor(noise), SumFactor | None) and schedule.size.rounds <= MOST:
         inverse = inverse_of(factor.known(schedule))
         covariance, name = inverse @ inverse.T, "round"
     else:
         raise Refusal(
-            f"noise must be correlated over at most {MOST} rounds, or between machines (Pairwise), to be drawn, got "
-            f"{noise!r}"
+            f"noise must be correlated over at most {MOST} rounds, or between machines (Pairwise), to have a "
+            f"correlation matrix, got {noise!r}"
         )
     spread = np.sqrt(np.diag(covariance))
     return covariance / np.outer(spread, spread), name

@@ -212,7 +212,8 @@ class ReleasedMinibatchSGD(ReleasedRules, MinibatchSettings, RecordSettings, Pro
     """Minibatch SGD of Lowy & Razaviyayn's released code.
 
     Attributes:
-        noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
+        noise_rule: rule that computes σ from ε: "accountant" (default), "advanced", or "paper_moments", whose claimed ε
+            does not hold (results report a valid ε).
         acknowledged: True to accept the noise rule "paper_moments"; required by it.
         claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
         aggregate: aggregate of the messages, "mean" or "sum". "sum" makes a given `step_size` M times as long, for M
@@ -272,7 +273,8 @@ class ReleasedLocalSGD(ReleasedRules, LocalSGD):  # type: ignore[misc]
     """Local SGD with the noise of Lowy & Razaviyayn's released code.
 
     Attributes:
-        noise_rule: also "paper_moments", whose claimed ε does not hold; results report a valid ε.
+        noise_rule: rule that computes σ from ε: "accountant" (default), "advanced", or "paper_moments", whose claimed ε
+            does not hold (results report a valid ε).
         acknowledged: True to accept the noise rule "paper_moments"; required by it.
         claimed_records: n in the noise rule "paper_moments"; None is the machine's number of records.
 

@@ -74,7 +74,8 @@ class Frame(pd.DataFrame):
         point, the best mean is bold, and so is every mean within the best mean's interval. Non-private protocols are
         not compared with private ones. A dagger marks a mean that is worse than the metric's value for the best
         constant prediction. Such a mean is never bold, and a note below the table states this value. LaTeX comments
-        above the table state δ, the guarantees and which means are bold.
+        above the table state δ, the guarantees and which means are bold. A double dagger marks a protocol whose
+        settings were chosen by its own results, which no guarantee covers.
 
         Args:
             buf: path of the file to write, or None to return the text.

@@ -1,4 +1,4 @@
-"""Plot of how data are partitioned over machines, and the lines that describe a table."""
+"""Plot of how data are partitioned over machines."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedprivjax.datasets import Dataset
 from fedprivjax.layout.colours import class_colour, colour
 
 NAMED_CLASSES = 20  # largest number of classes that are named
@@ -54,31 +53,6 @@ def plot_partition(
     axis.set(ylabel="examples", title=f"{len(parts)} machines of {spread} examples, {sizes.sum()} in all")
     _name_machines(below, len(parts), machine_names)
     return figure
-
-
-def data_lines(data: Dataset) -> list[str]:
-    """Return a line on the rows, machines and classes of a dataset made from a table, and no line for other data.
-
-    >>> import pandas as pd
-    >>> from fedprivjax.datasets import from_frame
-    >>> frame = pd.DataFrame({"x": [1, 0, 1], "y": ["no", "yes", "no"]})
-    >>> data_lines(from_frame(frame, "y", bounds={"x": [0, 1]}, test_fraction=0))
-    ["frame: 3 training and 0 test rows; classes: 0 = 'no', 1 = 'yes'"]
-    """
-    if data.columns is None:
-        return []
-    tested = 0 if data.test_labels is None else len(data.test_labels)
-    line = f"{data.name}: {len(data.labels)} training and {tested} test rows"
-    if data.machine_names:
-        line += f"; {len(data.machine_names)} machines: {_listed(data.machine_names)}"
-    if data.class_names:
-        line += f"; classes: {_listed(data.class_names)}"
-    return [line]
-
-
-def _listed(names: Sequence[str]) -> str:
-    words = [f"{place} = {name!r}" for place, name in enumerate(names)]
-    return ", ".join(words if len(words) <= NAMED_CLASSES else [*words[:3], "…", words[-1]])
 
 
 def _draw_classes(axis, labels: np.ndarray, parts: list[np.ndarray], classes: int, names: Sequence[str]) -> None:

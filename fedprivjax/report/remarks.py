@@ -9,7 +9,7 @@ from fedprivjax.engine.simulate import STEPS
 from fedprivjax.experiment.build import non_private_label
 from fedprivjax.layout.wording import CHOSEN_NOTE, epsilon_text, grouped, guarantees_in, statement
 from fedprivjax.privacy.guarantee import LARGE_EPSILON
-from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, tunable
+from fedprivjax.report.summary import ALONE, TOLERANCE, Cells, Summary, runs_text, tunable
 from fedprivjax.report.tables import CONSTANT, COUNTED, WORSE, realised_differs
 from fedprivjax.sweeps.intervals import INTERVAL
 from fedprivjax.sweeps.selection import NO_EFFECT, POINT, UNACCOUNTED, best_point, cells_at_ends, clip_has_no_effect
@@ -36,6 +36,8 @@ def footnotes(this: Summary) -> list[str]:
     chosen = [data for data in best.values() if UNACCOUNTED in data.attrs]
     if chosen:  # without `grid_points`, the runs that chose a point also measure it
         lines += [CHOSEN_NOTE, *[NAIVE_NOTE] * any("grid_points" not in data.attrs for data in chosen)]
+    runs = grouped((runs_text(data), label) for label, data in best.items())
+    lines += [f"{text}: {', '.join(labels)}" for text, labels in runs.items() if len(runs) > 1]
     if 1 < this.fewest < INTERVAL:
         lines.append(NO_INTERVAL)
     if any(this.recorded(name) for name in this.evaluation.rounds_to):

@@ -237,7 +237,7 @@ class Summary:
     @property
     def over(self) -> str:
         """Numbers of runs that means are taken over as text, such as "3 seeds or 8 seeds"."""
-        return " or ".join(dict.fromkeys(map(_runs_text, self.best.values())))
+        return " or ".join(dict.fromkeys(map(runs_text, self.best.values())))
 
     @property
     def fewest(self) -> int:
@@ -408,7 +408,7 @@ def _common_delta(datasets: Mapping[str, xr.Dataset]) -> float:
     return every[first]
 
 
-def _runs_text(data: xr.Dataset) -> str:
+def runs_text(data: xr.Dataset) -> str:
     """Return the number of seeds, or of what else a dataset's axis of runs counts, as text."""
     count, unit = data.sizes["seed"], str(data["seed"].attrs.get("unit", "seeds"))
     return f"{count} {unit if count > 1 else unit.removesuffix('s')}"

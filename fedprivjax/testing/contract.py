@@ -355,6 +355,7 @@ def check_protocol(
                 raise AssertionError(f"{protocol.name} fails {name!r}: {error}") from error
             if on_progress is not None:
                 on_progress(number, len(names))
+    _watched_rounds.cache_clear()  # it would keep the trial in memory
     held = tuple(name for name, reason in found.items() if not reason)
     skipped = tuple(name for name in names if name not in found)
     return Report(protocol.name, held, skipped, {name: reason for name, reason in found.items() if reason})

@@ -144,7 +144,9 @@ def default_of(protocol, name: str) -> Any:
 
 
 def first_rounds(start: ReadyRun, *, plan: Plan | None = None, problem: Problem | None = None) -> Iterator[tuple]:
-    """Yield (inputs, state before, state after) of each of the first rounds, without noise. They share a program.
+    """Yield (inputs, state before, state after) of each of the first rounds, without noise.
+
+    All rounds of a call share one compiled program.
 
     Args:
         start: prepared run.

@@ -389,12 +389,12 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"problem__lipschitz": [1.0, "a"]}, "problem.lipschitz must be a number, got [1.0, 'a']"),
         ({"protocol": [{}]}, "protocol.0.name must be given"),
         ({"protocol": [{"clip": 1.0}]}, "protocol.0.name must be given"),
-        ({"protocol": [{"name": 3}]}, "[[protocol]] 3: name must be a string, got 3"),
+        ({"protocol": [{"name": 3}]}, "[[protocol]] '3': name must be a string, got 3"),
         ({"protocol__0__label": 3}, "[[protocol]] 3: label must be a string, got 3"),
         ({"protocol__0__clip": "x"}, "[[protocol]] 'ours': clip must be a positive number, got 'x'"),
         (
             {"protocol__0__mu": [1, 2]},
-            "[[protocol]] 'ours': mu must be one number, got [1, 2]: a sweep takes several, as over={\"mu\": [...]}",
+            "[[protocol]] 'ours': mu must be one number, got [1, 2]. Put several into [sweep] mu",
         ),
         ({"protocol__0__grid": 3}, "[[protocol]] 'ours': grid must be a table, got 3"),
         ({"protocol__0__grid": {"clip": 1.0}}, "[[protocol]] 'ours': grid.clip must be a list, got 1.0"),
@@ -605,7 +605,7 @@ INTEGERS = "a list of distinct positive integers"
             "[evaluation] for 'ours': metric 'test_accuracy' must have a loss that classifies, and the problem has "
             "none",
         ),
-        ({"evaluation__delta": 1.0}, "[evaluation] for 'ours': delta must be between 0 and 1, got 1.0"),
+        ({"evaluation__delta": 1.0}, "evaluation.delta must be between 0 and 1, got 1.0"),
         (
             {"evaluation__metrics": ["distance"]},
             "[[protocol]] 'ours': evaluation.select 'excess_risk' must be recorded, got distance. "
@@ -614,7 +614,7 @@ INTEGERS = "a list of distinct positive integers"
         ({"evaluation__every": 0}, "evaluation.every must be at least 1, got 0"),
         (
             {"evaluation__averaged": ["gradient_nrm"]},
-            "[[protocol]] 'ours': unknown metric in evaluation.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
+            "unknown metric in evaluation.averaged 'gradient_nrm', did you mean 'gradient_norm'?",
         ),
         (
             {"evaluation__averaged": ["gradient_norm"]},
@@ -734,7 +734,7 @@ def test_a_folder_or_another_file_is_no_experiment(tmp_path):
     (tmp_path / "hostname").write_text("me")
     for given in ("empty", "hostname"):
         wanted = "experiment must be a .toml file or a bundled name"
-        with pytest.raises(Refusal, match=rf"^{wanted}, got '\S+/{given}', which is neither$"):
+        with pytest.raises(Refusal, match=rf"^{wanted}, got '\S+/{given}'. See fedprivjax list experiments$"):
             experiment.load(tmp_path / given)
 
 

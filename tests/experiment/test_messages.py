@@ -93,8 +93,9 @@ def test_more_rounds_than_the_smallest_client_has_records_for(said):
         ("delta = 1e-5", "delta must be in [evaluation], got it here"),
         ("machines = 5", "machines must be in [participation], got it here"),
         ('unit = "machine"', f"unknown key 'unit'. {WHOLE_CLIENTS}"),
-        ("clip = [1.0, 2.0]", "clip must be one number, got [1., 2.]"),
-        ("mu = [1.0, 2.0]", 'mu must be one number, got [1., 2.]: a sweep takes several, as over={"mu": [...]}'),
+        ("mu = [1.0, 2.0]", "mu must be one number, got [1.0, 2.0]. Put several into [sweep] mu"),
+        ('grid = { clip = ["a"] }', "grid.clip.0 must be a number, got 'a'"),
+        ('grid = { server.b1 = ["x"] }', "grid.server.b1.0 must be a number, got 'x'"),
         ("grid = { clp = [1.0] }", "unknown key in its grid 'clp', did you mean 'clip'?"),
     ],
 )
@@ -120,6 +121,16 @@ OTHERS = '\n[[protocol]]\nname = "noisy_sgd"\n[[protocol]]\nname = "user_sgd"\n'
     [
         ((MU, 'epsilon = "2"'), "sweep.epsilon must be a number, got '2'. Remove the quotes"),
         ((MU, 'epsilon = [2, "x"]'), "sweep.epsilon.1 must be a number, got 'x'"),
+        ((MU, 'server.b1 = ["x"]'), "sweep.server.b1.0 must be a number, got 'x'"),
+        ((MU, f"{MU}\n[[expected]]\nmachines = 5"), "machines must be in [participation], got it in [expected.0]"),
+        (
+            ("[participation]", "[participation]\noptions = { rate = 0.5 }"),
+            "options must be left out of [participation]. Write its entries as keys of [participation]",
+        ),
+        (
+            ('name = "dp_mu2"', 'name = "fedprivjax.method.protocol:Pair"'),
+            "protocol 'fedprivjax.method.protocol:Pair' must be an Algorithm or a LocalAlgorithm, got ",
+        ),
         (
             ("[[protocol]]", "[protocol]"),
             "protocol must be a list of tables under [[protocol]], with double brackets, got {",
@@ -277,8 +288,12 @@ def test_a_folder_of_other_settings_says_which(tmp_path, said):
     folder.claim(tmp_path / "there", experiment.load("file.toml"))
     with pytest.raises(Refusal) as caught:
         folder.claim(tmp_path / "there", experiment.load("file.toml", {"sweep.seeds": 2, "protocol.0.clip": 1.5}))
-    keys = "sweep.seeds = 1 there and 2 here, protocol.DP-μ²-FL.clip = None there and 1.5 here"
+    keys = "sweep.seeds = 1 there and 2 here, protocol.DP-μ²-FL.clip = nothing there and 1.5 here"
     assert f"holds results of different settings: {keys}. Choose another with --out" in str(caught.value)
+    with pytest.raises(Refusal) as caught:
+        folder.claim(tmp_path / "there", experiment.load("file.toml", {"sweep.seeds": list(range(100))}))
+    shortened = "sweep.seeds = 1 there and [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, … here"
+    assert shortened in str(caught.value)
 
 
 @pytest.mark.parametrize("stage", ["reading", "running"])

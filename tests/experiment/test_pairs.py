@@ -218,7 +218,7 @@ REFUSED = {
     "its own key": (f"algorithm = {{ bta = 0.5 }}\n{MESSAGES}", "unknown option of algorithm heavy:HeavyBall 'bta'"),
     "a text": (f'beta = "x"\n{MESSAGES}', "beta must be a number, got 'x'"),
     "numbers": (f"beta = [0.5, 0.9]\n{MESSAGES}", r"got \[0\.5, 0\.9\]\. Put several into grid, as algorithm\.beta"),
-    "targets": (f"mu = [1.0, 2.0]\n{MESSAGES}", r"mu must be one number, got \[1\., 2\.\]"),
+    "targets": (f"mu = [1.0, 2.0]\n{MESSAGES}", r"mu must be one number, got \[1\.0, 2\.0\]. Put"),
     "rounds": (f"rounds = 3\n{MESSAGES}", r"rounds must be in \[participation\], got it here"),
     "δ": ('privacy = { kind = "records", batch = 3, delta = 2.0 }', "delta must be between 0 and 1, got 2.0"),
     "grid": (f"{MESSAGES}\ngrid = {{ beta = [0.1] }}", r"unknown key in its grid 'beta' \(nearest: algorithm\.beta"),

@@ -10,6 +10,7 @@ from small_file import FEDERATION
 from fedprivjax import Refusal, ServerOptimizer, experiment
 from fedprivjax.auditing.of_experiment import protocols_of
 from fedprivjax.experiment.build import make_protocol
+from fedprivjax.experiment.jobs import jobs
 from fedprivjax.experiment.read import parse, to_mapping
 from fedprivjax.experiment.run import run
 from fedprivjax.experiment.tuning import selected
@@ -119,3 +120,14 @@ def test_an_invalid_optimizer_is_refused(server, sweep, message):
     with pytest.raises(Refusal, match=message) as raised:
         parsed(server, sweep)
     assert "\n" not in str(raised.value)
+
+
+def test_optimizers_of_equal_name_in_two_modules_are_distinct(tmp_path):
+    """Also two objects of a module that print the same text."""
+    (tmp_path / "mine.py").write_text("import optax\nadam, one, two = optax.adam, optax.adam(0.1), optax.adam(0.2)\n")
+    (tmp_path / "other.py").write_text("from optax import adam\n")
+    servers = ['"mine:one"', '"mine:two"', '{ kind = "adam", b1 = 0.8 }']
+    servers += [f'{{ kind = "{module}:adam", b1 = 0.8 }}' for module in ("mine", "other")]
+    texts = [FILE.replace("SERVER", f"server = {server}") for server in servers]
+    identities = {jobs(parse(tomllib.loads(text), tmp_path))[0].identity for text in texts}
+    assert len(identities) == len(servers)

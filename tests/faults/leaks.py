@@ -26,8 +26,8 @@ from fedprivjax.protocols import ReleasedMinibatchSGD
 
 
 def audited(change, faulty, right, **settings):
-    """Return a leak that an audit must detect. The correct protocol is audited with the same settings."""
-    return Fault(change, LEAK, "audit", Audited(faulty, **settings), Audited(right, **settings))
+    """Return a leak that an audit must detect. The correct protocol is audited with more runs."""
+    return Fault(change, LEAK, "audit", Audited(faulty, **settings), Audited(right, **{"runs": 20_000, **settings}))
 
 
 TREE = {**TARGET, "trust": "none"}

@@ -25,6 +25,7 @@ PLAIN = {  # files whose compiled functions take arrays only, or are compiled an
     "problem/program.py",
     "testing/devices.py",
     "testing/releases.py",
+    "testing/trial.py",
 }
 
 

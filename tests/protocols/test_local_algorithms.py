@@ -244,6 +244,8 @@ SELDOM = [
     ("FedDyn", "untrusted", ("the transcript follows the run",)),
     ("FedExP", "machine", ("absent machines leave no trace",)),
     ("MimeLite", "steps", ("the number of gradients is as stated", "every leaf can be swept")),
+    ("MimeLite", "record", ("the query is where gradients are taken", "the number of gradients is as stated")),
+    ("FedDyn", "tree", ("the transcript follows the run",)),
 ]
 
 

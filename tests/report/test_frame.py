@@ -191,6 +191,7 @@ def test_a_choice_by_results_is_marked(grid):
     assert found["best_clip"].fillna(-1).tolist() == [1.0, -1, 0.5, -1]
     header, *_ = cells(text)
     assert header == [r"$\mu$", r"ours$^\ddagger$", "other"]
+    assert any(r"ours$^\ddagger$" in row[0] for row in cells(found.to_latex(protocols="rows")))
     assert text.count(r"$^\ddagger$ chosen by results, not covered by the guarantee") == 1
     sheet = fpj.table({"ours": chosen, "other": with_values(grid, [0.5, 0.6])}, ACCURACY)
     assert sheet.sheets[0].frame.columns.tolist()[2:4] == ["ours ‡", "other"]

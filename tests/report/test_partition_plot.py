@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from fedprivjax.datasets import from_frame, load, table
-from fedprivjax.report.partition_plot import data_lines, plot_partition
+from fedprivjax.datasets.user_table import description
+from fedprivjax.report.partition_plot import plot_partition
 
 
 def test_areas_are_each_machines_examples_by_class():
@@ -54,9 +55,9 @@ def test_many_machines_are_areas_in_the_order_of_their_main_class_and_size():
 def test_lines_name_classes_and_machines():
     frame = pd.DataFrame({"x": np.zeros(60), "who": np.repeat(np.arange(30), 2), "y": ["no", "yes"] * 30})
     data = from_frame(frame, "y", client="who", bounds={"x": [0, 1]}, test_fraction=0.5)
-    (line,) = data_lines(data)
+    line = description(data)
     assert line.startswith(
         "frame: 30 training and 30 test rows; 30 machines: 0 = '0', 1 = '1', 2 = '2', …, 29 = '29'; "
     )
     assert line.endswith("classes: 0 = 'no', 1 = 'yes'")
-    assert data_lines(load("digits")) == []
+    assert description(load("digits")) == ""

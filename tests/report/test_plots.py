@@ -6,14 +6,14 @@ import pytest
 import xarray as xr
 from cases import sparing
 
-from fedprivjax import Metric, mean_interval
+from fedprivjax import Metric, Refusal, mean_interval
 from fedprivjax.experiment.settings import EvaluationSettings
 from fedprivjax.layout.colours import using
 from fedprivjax.layout.drawing import save
 from fedprivjax.layout.wording import CHOSEN_NOTE
 from fedprivjax.privacy import gdp
 from fedprivjax.privacy.rounding import up
-from fedprivjax.report import plots
+from fedprivjax.report import display, plots
 from fedprivjax.report.grid_plot import metric_over_grid
 from fedprivjax.report.summary import Summary
 from fedprivjax.sweeps.results import with_alone
@@ -144,6 +144,8 @@ def test_a_heat_map_frames_the_best_cell_of_each_privacy_level(better):
     assert figure.get_supxlabel().startswith(CHOSEN_NOTE)
     small = Summary({"ours": data.isel(clip=[0, 1], mu=[0])})
     assert not any("grid" in each for each in plots.all_plots(small))
+    with pytest.raises(Refusal, match="grid must have two swept settings"):
+        display._plot(small, "test_accuracy", "grid")
 
 
 @pytest.mark.parametrize("level", ["mu", "epsilon"])

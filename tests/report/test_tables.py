@@ -636,3 +636,4 @@ def test_the_title_of_a_table_states_all_numbers_of_seeds(best):
     assert f", mean ± 95% interval over {SEEDS} seeds; " in tables.results_table(equal, "test_loss").title
     assert other.over == f"{SEEDS} seeds or 1 seed"
     assert f", mean over {other.over}; " in tables.results_table(other, "test_loss").title
+    assert "1 seed: free" in remarks.footnotes(other)
