@@ -153,14 +153,13 @@ class Job:
     def identity(self) -> str:
         """Cache key. Jobs with equal keys have equal runs."""
         raw, folder = to_mapping(self.experiment), self.experiment.context["folder"]
-        # objects from other places may have the same text
-        own = [str(folder), code_of(self.settings.settings, folder)] if code_of(raw, folder) else []
+        own, settings = code_of(raw, folder), self.settings.model_dump(exclude={"label"})
+        written = [str(folder), own, settings, raw["evaluation"]] if own else []  # of objects whose texts may be equal
         data = [self.experiment.problem.model_dump(), repr(self.problem.model)]
-        sizes = [self.shape.get(name) for name in (TRIAL, "records", "machines")]
-        drawn = [repr(self.participation), self.scheme.model_dump(), *sizes]
+        drawn = [repr(self.participation), self.scheme.model_dump(), self.shape, dict(self.sizes)]
         # equal runs are computed once
         canonical = self.protocol.theory.equivalent(self.protocol, self.participation.machines)
-        return json.dumps([own, *data, *drawn, self.settings.name, repr(canonical), self.options], default=_plain)
+        return json.dumps([written, *data, *drawn, self.settings.name, repr(canonical), self.options], default=_plain)
 
 
 def jobs_at(job: Job) -> list[Job]:
@@ -318,7 +317,7 @@ def _checked(
 
 def _plain(value: Any) -> Any:
     """Return a JSON-serialisable value that identifies another one."""
-    return value.tolist() if isinstance(value, np.ndarray) else repr(value)
+    return np.asarray(value).tolist() if hasattr(value, "__array__") else repr(value)
 
 
 def _preparing(label: str, shape: dict[str, Any], say: Say) -> Callable[[str, int, int], None] | None:

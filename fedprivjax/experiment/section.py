@@ -303,7 +303,7 @@ def sections_with(key: str, section: type[Settings], path: str = "") -> list[str
     found = []
     for name, field in section.model_fields.items():
         models = [] if get_origin(field.annotation) is list else models_in(field.annotation)
-        owners = [model for model in models if key in model.model_fields]
+        owners = [model for model in models if key in model.model_fields and not model.model_fields[key].exclude]
         heading = f"[{path}.{name}]".replace("[.", "[")
         if owners and len(owners) < len(models):
             names = [repr(model.model_fields["kind"].default) for model in owners]

@@ -16,6 +16,30 @@ from fedprivjax.report import plots, tables
 from fedprivjax.report.summary import summary
 from fedprivjax.testing.tiny import tiny
 
+HIDDEN = """
+import numpy as np
+import optax
+from fedprivjax import Given, Metric
+
+
+def rotating(machines, per_round):
+    return Given(machines, [[(t + i) % machines for i in range(per_round)] for t in range(3)])
+
+
+def steps(learning_rate, share=0.5):
+    return optax.sgd(learning_rate * share)
+
+
+class Loss:
+    def __repr__(self):
+        return "a loss"
+
+    def __call__(self, problem, snapshot):
+        return 0.0
+
+
+one, two = Metric("one", Loss(), of="round"), Metric("one", Loss(), of="round")
+"""
 PROBLEM = {"dataset": "logistic", "options": {"examples": 60, "features": 3}, "radius": 5.0}
 
 
@@ -236,6 +260,19 @@ def test_one_machine_has_one_distribution_under_both_names():
     trust = [guarantee_of(runner.run(e, done=done)["dp_mu2"].sel(mu=4.0)).trust for e in (one, other)]
     assert len(done) == 1
     assert len(set(trust)) == 2  # the numbers are shared, the guarantee's text is not
+
+
+def test_a_cache_key_distinguishes_cohorts_and_arguments_that_no_text_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hidden.py").write_text(HIDDEN)
+    whole = {"kind": "hidden:rotating", "machines": 6, "rounds": 3}
+    found = [job.identity for job in listed.jobs(make(whole=whole, sweep={"per_round": [2, 3]}))]
+    for share in (0.1, 0.2):
+        encoded = {"name": "dp_mu2", "server": {"kind": "hidden:steps", "share": share}, "step_size": 0.1}
+        found.append(listed.jobs(make([encoded], {"per_round": 3}))[0].identity)
+    for metric in ("one", "two"):
+        found.append(listed.jobs(make(evaluation={"metrics": [f"hidden:{metric}"], "select": "one"}))[0].identity)
+    assert len(set(found)) == len(found)
 
 
 def test_a_cache_key_distinguishes_settings():
