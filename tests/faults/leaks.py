@@ -24,15 +24,21 @@ from fedprivjax import (
 from fedprivjax.auditing.federation import Federation
 from fedprivjax.protocols import ReleasedMinibatchSGD
 
+FEW = 5_000  # runs, for faults that few runs detect
+
 
 def audited(change, faulty, right, **settings):
-    """Return a leak that an audit must detect. The correct protocol is audited with more runs."""
-    return Fault(change, LEAK, "audit", Audited(faulty, **settings), Audited(right, **{"runs": 20_000, **settings}))
+    """Return a leak that an audit must detect with `FEW` runs, and the correct protocol, audited with more runs.
+
+    Args:
+        settings: fields of both audits. With `runs`, both have this number.
+    """
+    return Fault(change, LEAK, "audit", Audited(faulty, **{"runs": FEW, **settings}), Audited(right, **settings))
 
 
 TREE = {**TARGET, "trust": "none"}
 RECORDS = {"epsilon": 4.0, "clip": CLIP}
-LARGE = {"delta": 1e-2}
+LARGE = {"delta": 1e-2, "runs": 20_000}
 BITS = {"epsilon": 2.0, "clip": CLIP}
 OF_BITS = {"delta": 5e-2, "runs": 20_000, "federation": Federation(Uniform(3, 2), rounds=2, records=4, dimension=4)}
 SERVER = {**TARGET, "trust": "server"}
@@ -46,8 +52,8 @@ MACHINES = {
 PAPER = {**TARGET, "noise_schedule": "proportional"}
 UPDATES = {**clients.MACHINE, "step_size": 0.1, "mu": MU}
 EPOCHS = {"unit": "record", "epsilon": 1.0, "clip": CLIP, "local_epochs": 1, "batch": 3, "step_size": 1.0}
-SHORT_BATCH = {"delta": 1e-2, "federation": Federation(Full(1), rounds=3, records=7, dimension=4)}
-ONE_MACHINE = {"federation": Federation(Full(1), rounds=4, records=1, dimension=4)}
+SHORT_BATCH = {"delta": 1e-2, "runs": FEW, "federation": Federation(Full(1), rounds=3, records=7, dimension=4)}
+ONE_MACHINE = {"runs": FEW, "federation": Federation(Full(1), rounds=4, records=1, dimension=4)}
 COHORTS = Federation(Varying.between(3, 1, 3), rounds=6, records=12, dimension=4)
 
 
@@ -69,6 +75,7 @@ AUDITS = {
         "σ/2 added, σ claimed",
         planted(NoisySGD(**TARGET), noise.HALF_THE_NOISE),
         NoisySGD(**TARGET),
+        runs=FEW,
     ),
     "half the cancelled noise": audited(
         "σ/2 added and cancelled", planted(DPMu2(**TARGET), noise.HALF_THE_NOISE), DPMu2(**TARGET)
@@ -102,6 +109,7 @@ AUDITS = {
         planted(FedAvg(**MACHINES), noise.COUNTED_ONCE),
         FedAvg(**MACHINES),
         federation=Federation(Uniform(4, 2), rounds=8, records=12),
+        runs=FEW,
     ),
     "growing weights": audited(
         "noise for equal weights where they grow",
@@ -144,20 +152,22 @@ AUDITS = {
         "every array of parameters is clipped to C",
         LEAK,
         "audit",
-        Audited(planted(NoisySGD(**TARGET), messages.LEAVES_CLIPPED), replace(SMALL, dense=True)),
-        Audited(NoisySGD(**TARGET)),
+        Audited(planted(NoisySGD(**TARGET), messages.LEAVES_CLIPPED), replace(SMALL, dense=True), FEW),
+        Audited(NoisySGD(**TARGET), runs=FEW),
     ),
     "an encoder's own bound": audited(
         "an encoder that lengthens messages five times, said to lengthen none, and no clip of encoded messages",
         planted(FedAvg(encoder=messages.ShortSigns(), **ENCODED | {"batch": 1}), messages.ENCODED_ANYHOW),
         FedAvg(encoder=messages.Signs(), **ENCODED | {"batch": 1}),
         federation=LONG,
+        runs=FEW,
     ),
     "correlated as independent": audited(
         "noise of a Toeplitz factor accounted as independent",
         planted(FedAvg(**ROUNDS_CORRELATED), noise.COUNTED_AS_INDEPENDENT),
         FedAvg(**ROUNDS_CORRELATED),
         federation=None,
+        runs=FEW,
     ),
     "clipped mean": audited(
         "the mean is clipped, not its records",
@@ -184,15 +194,15 @@ AUDITS = {
         "machines chosen by their data",
         LEAK,
         "audit",
-        Audited(NoisySGD(**TARGET), CHOSEN),
-        Audited(NoisySGD(**TARGET)),
+        Audited(NoisySGD(**TARGET), CHOSEN, FEW),
+        Audited(NoisySGD(**TARGET), runs=FEW),
     ),
     "a metric released": Fault(
         "the mean norm before clipping released",
         LEAK,
         "audit",
-        Audited(NoisySGD(**TARGET), public=("message_norm",)),
-        Audited(NoisySGD(**TARGET)),
+        Audited(NoisySGD(**TARGET), runs=FEW, public=("message_norm",)),
+        Audited(NoisySGD(**TARGET), runs=FEW),
     ),
     "momentum without noise": audited(
         "the query point carries the momentum without its noise", messages.UNNOISED_MOMENTUM(**SERVER), DPMu2(**SERVER)
@@ -201,23 +211,25 @@ AUDITS = {
         "sampled indices public, amplification claimed",
         planted(NoisyMinibatchSGD(sampler=messages.PublicSubset(1), **RARE), messages.PUBLIC_SAMPLES),
         NoisyMinibatchSGD(batch=1, **RARE),
-        runs=20_000,
         **LARGE,
     ),
     "a replaced machine's C": audited(
         "a replaced machine is said to move its update by C",
         planted(FedAvg(**UPDATES), clients.HALF_THE_MOVE),
         FedAvg(**UPDATES),
+        runs=FEW,
     ),
     "a machine's rounds once": audited(
         "a machine of four rounds counted as one of one",
         planted(FedAvg(**UPDATES), clients.COUNTED_ONCE),
         FedAvg(**UPDATES),
+        runs=FEW,
     ),
     "the number who came": audited(
         "clipped updates divided by the number of machines that came",
         planted(FedAvg(**UPDATES), clients.OWN_COHORT),
         FedAvg(**UPDATES),
+        runs=FEW,
         federation=COHORTS,
     ),
     "the clip shows the count": audited(

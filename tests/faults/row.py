@@ -25,7 +25,7 @@ class Audited(NamedTuple):
 
     protocol: Any
     federation: Federation | None = SMALL
-    runs: int = 5_000
+    runs: int = 30_000
     delta: float = 1e-5
     public: tuple[str, ...] = ()
 
