@@ -3,15 +3,13 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from math import ceil
 from typing import Any
 
 import chex
 import jax
 import numpy as np
-from jax import lax
-from jax.experimental import io_callback
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.numbers import with_numbers
@@ -22,7 +20,6 @@ from fedprivjax.engine.simulate import execute, run_program, trajectory
 from fedprivjax.method.local_algorithm import LocalAlgorithm
 from fedprivjax.method.personal_part import holds_part
 from fedprivjax.method.protocol import as_leaves
-from fedprivjax.method.round import RoundInputs
 from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.plan.arguments import require_problem, require_protocol
 from fedprivjax.plan.participation import Participation
@@ -35,7 +32,6 @@ from fedprivjax.testing.trial import (
     apart,
     close,
     first_noise,
-    first_rounds,
     programs_after,
     usual_participation,
 )
@@ -117,60 +113,6 @@ def _recorded(trial: Trial, name: str, at: list[int]) -> np.ndarray:
 ROUNDING = 1e-6  # relative
 
 
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """A model that records its evaluations at one point for one example, or for a sum over examples.
-
-    Attributes:
-        model: wrapped model.
-        evaluations: recorded points [d], each with the number of computed gradients.
-    """
-
-    model: Any
-    evaluations: list[tuple[np.ndarray, int]] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-    def value(self, params, example):
-        self._record([params], example, 0)
-        return self.model.value(params, example)
-
-    def gradients(self, points, example):
-        self._record(points, example, 1)
-        return self.model.gradients(points, example)
-
-    def summed_gradients(self, points, examples, weights=None):
-        self._record(points, examples, jax.tree.leaves(examples)[0].shape[0])
-        return self.model.summed_gradients(points, examples, weights)
-
-    def _record(self, points, example, number: int) -> None:
-        """Record the evaluations at `points`. Under vmap, each example is recorded, since the argument is mapped.
-
-        A mapped `io_callback` is one loop. `jax.debug.callback` would be unrolled over examples and compile slowly.
-        """
-        for point in points:
-            arguments = lax.stop_gradient((ravel_pytree(point)[0], jax.tree.leaves(example)[0]))
-            io_callback(partial(self._add, number), None, *arguments)
-
-    def _add(self, number: int, point, _) -> None:
-        self.evaluations.append((np.array(point), number))
-
-
-@lru_cache(maxsize=1)
-def _watched_rounds(trial: Trial) -> list[tuple[int, np.ndarray, RoundInputs, list[tuple[np.ndarray, int]]]]:
-    """Return for each of the first rounds its number from 1, query [d], inputs, and evaluations."""
-    watched, found = Watched(trial.start.problem.model), []
-    problem = replace(trial.start.problem.traced, model=watched)
-    for t, (inputs, before, after) in enumerate(first_rounds(trial.start, problem=problem)):
-        jax.block_until_ready(after)
-        jax.effects_barrier()
-        query = np.asarray(ravel_pytree(seen_of(trial.start.protocol).query(before))[0])
-        found.append((t + 1, query, inputs, watched.evaluations.copy()))
-        watched.evaluations.clear()
-    return found
-
-
 def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
     """Check that the query of each of the first rounds is a point at which the round takes gradients.
 
@@ -187,7 +129,7 @@ def query_is_where_gradients_are_taken(trial: Trial) -> str | None:
         return "a machine takes gradients at a model with a part of its own"
     before: list[np.ndarray] = []
     last = None
-    for t, query, _, evaluations in _watched_rounds(trial):
+    for t, query, _, evaluations in trial.watched_rounds:
         distinct = {point.tobytes(): point for point, _ in evaluations}.values()
         asked = [point for point in distinct if np.isfinite(point).all()]
         new = [point for point in asked if not _among(point, before)]
@@ -214,7 +156,7 @@ def number_of_gradients_is_as_stated(trial: Trial) -> str | None:
         return reason
     stated = trial.start.costs["gradients_per_use"] - costs_of(trial.start.protocol).gradients_spared
     chunk = getattr(trial.start.protocol.known, "chunk", None) or 1
-    for t, _, inputs, evaluations in _watched_rounds(trial):
+    for t, _, inputs, evaluations in trial.watched_rounds:
         counted, slots = sum(number for _, number in evaluations), len(inputs.samples)
         places = np.size(inputs.samples) * ceil(slots / chunk) * chunk // slots
         uses = np.size(inputs.samples) if inputs.weights is None else np.count_nonzero(inputs.weights)
@@ -355,7 +297,6 @@ def check_protocol(
                 raise AssertionError(f"{protocol.name} fails {name!r}: {error}") from error
             if on_progress is not None:
                 on_progress(number, len(names))
-    _watched_rounds.cache_clear()  # it would keep the trial in memory
     held = tuple(name for name, reason in found.items() if not reason)
     skipped = tuple(name for name in names if name not in found)
     return Report(protocol.name, held, skipped, {name: reason for name, reason in found.items() if reason})

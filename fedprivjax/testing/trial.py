@@ -1,13 +1,15 @@
 """A protocol under test, with cached runs that all properties share."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.experimental import io_callback
 from jax.flatten_util import ravel_pytree
 
 from fedprivjax.checks.numbers import numbers_in
@@ -19,7 +21,7 @@ from fedprivjax.engine.segments import first_sample, noise_of
 from fedprivjax.engine.simulate import execute
 from fedprivjax.method.protocol import as_leaves
 from fedprivjax.method.round import RoundInputs
-from fedprivjax.method.seen import costs_of
+from fedprivjax.method.seen import costs_of, seen_of
 from fedprivjax.method.server_step import optimizer_of_step
 from fedprivjax.noise import Mechanism, Silent
 from fedprivjax.plan.participation import Full, Participation, Uniform
@@ -39,6 +41,46 @@ def _probe(problem, snapshot):
 PROBE = Metric("probe", _probe)  # the reported point along a direction without symmetries
 METRICS = (PROBE, "noise_norm")
 FEW = 3  # rounds whose states are compared
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A model that records its evaluations at one point for one example, or for a sum over examples.
+
+    Attributes:
+        model: wrapped model.
+        evaluations: recorded points [d], each with the number of computed gradients.
+    """
+
+    model: Any
+    evaluations: list[tuple[np.ndarray, int]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def value(self, params, example):
+        self._record([params], example, 0)
+        return self.model.value(params, example)
+
+    def gradients(self, points, example):
+        self._record(points, example, 1)
+        return self.model.gradients(points, example)
+
+    def summed_gradients(self, points, examples, weights=None):
+        self._record(points, examples, jax.tree.leaves(examples)[0].shape[0])
+        return self.model.summed_gradients(points, examples, weights)
+
+    def _record(self, points, example, number: int) -> None:
+        """Record the evaluations at `points`. Under vmap, each example is recorded, since the argument is mapped.
+
+        A mapped `io_callback` is one loop. `jax.debug.callback` would be unrolled over examples and compile slowly.
+        """
+        for point in points:
+            arguments = lax.stop_gradient((ravel_pytree(point)[0], jax.tree.leaves(example)[0]))
+            io_callback(partial(self._add, number), None, *arguments)
+
+    def _add(self, number: int, point, _) -> None:
+        self.evaluations.append((np.array(point), number))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +127,19 @@ class Trial:
         protocol = replace(self.start.protocol, noise_std=0.0)
         event = protocol.event(self.problem, self.start.plan)
         return replace(self.start, protocol=protocol, mechanism=Silent(), event=event)
+
+    @cached_property
+    def watched_rounds(self) -> list[tuple[int, np.ndarray, RoundInputs, list[tuple[np.ndarray, int]]]]:
+        """For each of the first rounds its number from 1, query [d], inputs, and evaluations of the model."""
+        watched, found = Watched(self.start.problem.model), []
+        problem = replace(self.start.problem.traced, model=watched)
+        for t, (inputs, before, after) in enumerate(first_rounds(self.start, problem=problem)):
+            jax.block_until_ready(after)
+            jax.effects_barrier()
+            query = np.asarray(ravel_pytree(seen_of(self.start.protocol).query(before))[0])
+            found.append((t + 1, query, inputs, watched.evaluations.copy()))
+            watched.evaluations.clear()
+        return found
 
     @property
     def private(self) -> bool:

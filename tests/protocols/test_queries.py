@@ -10,7 +10,7 @@ from restating import buggy
 
 from fedprivjax import DPMu2, LocalSGD, NoisySGD, UserAGD
 from fedprivjax.testing import PROPERTIES, Trial
-from fedprivjax.testing.contract import Watched
+from fedprivjax.testing.trial import Watched
 
 QUERY = "the query is where gradients are taken"
 
