@@ -13,7 +13,7 @@ from fedprivjax.checks.numbers import kinds_of_parts, numbers_of, with_numbers
 from fedprivjax.checks.refusal import Refusal, within
 from fedprivjax.checks.values import NUMBERS, require_choice
 from fedprivjax.experiment.names import Unimported, made, named, object_of, of_results, resolve
-from fedprivjax.experiment.section import Settings, sections_with
+from fedprivjax.experiment.section import Settings, labelled, place_of, sections_with
 from fedprivjax.method.algorithm import Algorithm
 from fedprivjax.method.encoders import ENCODERS, Encoder
 from fedprivjax.method.integer_sums import IntegerSums
@@ -89,17 +89,17 @@ class ProtocolSettings(Settings):
             return {**_split(raw), "method": Unimported(name)}
         method = resolve("protocol", name, METHODS | ALGORITHM_CLASSES, context)
         if isinstance(method, type) and privacy_for(method):
-            with within(_place(labelled(raw))):
+            with within(place_of(labelled(raw))):
                 return _pair_fields(raw, method, context)
         if not (isinstance(method, type) and issubclass(method, Protocol) and is_dataclass(method)) or method is Pair:
             raise Refusal(f"protocol {name!r} must be an Algorithm or a LocalAlgorithm, got {method!r}")
-        with within(_place(labelled(raw))):
+        with within(place_of(labelled(raw))):
             return _fields(raw, method, context)
 
     @property
     def place(self) -> str:
         """Name of the table in messages."""
-        return _place(self.label)
+        return place_of(self.label)
 
     def within(self, experiment: Any) -> AbstractContextManager[None]:
         """Prefix a Refusal's message with the section that gives the setting: by default this table."""
@@ -358,12 +358,3 @@ def _check_keys(settings: Mapping[str, Any], names: list[str]) -> None:
             own = f". Or write participation = {{ {key} = {value} }}" * (key in ("rounds", "per_round"))
             raise Refusal(f"{key} must be in {' or '.join(sections)}, got it here{own}")
         require_choice("key", key, [*KEYS, *names])
-
-
-def labelled(raw: Mapping[str, Any]) -> str:
-    """Return the label of a `[[protocol]]` table: its own, or else its name without the module."""
-    return str(raw["label"]) if "label" in raw else str(raw.get("name", "")).rpartition(":")[2]
-
-
-def _place(label: str) -> str:
-    return f"[[protocol]] {label!r}"

@@ -20,8 +20,7 @@ from fedprivjax.engine.metrics import METRICS, OF_MEAN, recorded_name
 from fedprivjax.experiment.build import ALONE, natural_machines, with_baselines
 from fedprivjax.experiment.expected import ALONG_AXIS, Expected
 from fedprivjax.experiment.names import of_results
-from fedprivjax.experiment.protocol_section import labelled
-from fedprivjax.experiment.section import STRUCTURAL, Imported, refuse
+from fedprivjax.experiment.section import STRUCTURAL, Imported, labelled, refuse
 from fedprivjax.experiment.settings import Experiment, ProblemSettings, SweepSettings
 from fedprivjax.privacy.target import LEVELS, NO_TARGET, SET_TARGET, UNLIMITED
 from fedprivjax.problem.checks import require_constraint

@@ -238,6 +238,16 @@ def _section(base: type[Reflected], kind: str, maker: Any, extra: Mapping[str, A
     return model
 
 
+def labelled(raw: Mapping[str, Any]) -> str:
+    """Return the label of a `[[protocol]]` table: its own, or else its name without the module."""
+    return str(raw["label"]) if "label" in raw else str(raw.get("name", "")).rpartition(":")[2]
+
+
+def place_of(label: str) -> str:
+    """Return the name of a `[[protocol]]` table in messages."""
+    return f"[[protocol]] {label!r}"
+
+
 def refuse(error: ValidationError, file: type[Settings], raw: Mapping[str, Any]) -> NoReturn:
     """Raise Refusal for the first error of a validation, an unknown key before any other.
 
@@ -249,9 +259,8 @@ def refuse(error: ValidationError, file: type[Settings], raw: Mapping[str, Any])
     path, given, context = _path(first["loc"], raw), first["input"], first.get("ctx", {})
     wanted = condition(first["msg"])
     if path.startswith("protocol.") and path.count(".") > 1:
-        entry = raw["protocol"][first["loc"][1]]
-        label = entry.get("label", str(entry.get("name")).rpartition(":")[2])
-        path = path.replace(f"protocol.{first['loc'][1]}.", f"[[protocol]] {label!r}: ")
+        _, number, key = path.split(".", 2)
+        path = f"{place_of(labelled(raw['protocol'][int(number)]))}: {key}"
     match first["type"]:
         case "value_error":
             raise context["error"]

@@ -390,7 +390,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(change, wrong, nearest):
         ({"protocol": [{}]}, "protocol.0.name must be given"),
         ({"protocol": [{"clip": 1.0}]}, "protocol.0.name must be given"),
         ({"protocol": [{"name": 3}]}, "[[protocol]] '3': name must be a string, got 3"),
-        ({"protocol__0__label": 3}, "[[protocol]] 3: label must be a string, got 3"),
+        ({"protocol__0__label": 3}, "[[protocol]] '3': label must be a string, got 3"),
         ({"protocol__0__clip": "x"}, "[[protocol]] 'ours': clip must be a positive number, got 'x'"),
         (
             {"protocol__0__mu": [1, 2]},
