@@ -89,7 +89,7 @@ def _user_file(name: str, folder: Path | None) -> str | None:
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None and folder is not None and name not in sys.modules and _file(name, folder).is_file():
         file = str(_file(name, folder))  # imported when a function is called
-    own = name.partition(".")[0] not in (__package__ or "").split(".")
+    own = name.partition(".")[0] != __package__
     installed = file is None or INSTALLED & set(Path(file).parts) or Path(file).is_relative_to(STANDARD)
     return file if own and not installed else None
 

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from fedprivjax import Ball, Full, Logistic, NoisySGD, Refusal, Softmax, Squared, from_dataset, simulate
-from fedprivjax.datasets import DataError, DataNotFound, from_frame, read_table
+from fedprivjax.datasets import DataError, DataNotFound, from_frame, load, read_table
+from fedprivjax.datasets.user_table import description
 from fedprivjax.problem.linear_loss import LinearLoss
 from fedprivjax.problem.losses import LOSSES
 from fedprivjax.protocols import PROTOCOLS
@@ -467,3 +468,14 @@ def test_a_custom_loss_that_classifies_takes_the_classes_of_its_label_range():
 def test_a_frame_given_as_a_path_names_from_frame():
     with pytest.raises(Refusal, match=r"^path must be a file, got a DataFrame. Use from_frame\(frame, target\)"):
         read_table(pd.DataFrame({"x": [1.0], "y": [2.0]}), "y")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_description_names_classes_and_machines():
+    frame = pd.DataFrame({"x": np.zeros(60), "who": np.repeat(np.arange(30), 2), "y": ["no", "yes"] * 30})
+    data = from_frame(frame, "y", client="who", bounds={"x": [0, 1]}, test_fraction=0.5)
+    line = description(data)
+    assert line.startswith(
+        "frame: 30 training and 30 test rows; 30 machines: 0 = '0', 1 = '1', 2 = '2', …, 29 = '29'; "
+    )
+    assert line.endswith("classes: 0 = 'no', 1 = 'yes'")
+    assert description(load("digits")) == ""

@@ -1,11 +1,9 @@
 """Who holds what: areas as high as what machines hold, named where there is room."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from fedprivjax.datasets import from_frame, load, table
-from fedprivjax.datasets.user_table import description
+from fedprivjax.datasets import table
 from fedprivjax.report.partition_plot import plot_partition
 
 
@@ -50,14 +48,3 @@ def test_many_machines_are_areas_in_the_order_of_their_main_class_and_size():
     assert axis.get_ylim()[0] == 0
     assert axis.get_xlabel() == "machines by most frequent class and size"
     assert plot_partition(np.arange(10.0), parts).axes[-1].get_xlabel() == "machine"
-
-
-def test_lines_name_classes_and_machines():
-    frame = pd.DataFrame({"x": np.zeros(60), "who": np.repeat(np.arange(30), 2), "y": ["no", "yes"] * 30})
-    data = from_frame(frame, "y", client="who", bounds={"x": [0, 1]}, test_fraction=0.5)
-    line = description(data)
-    assert line.startswith(
-        "frame: 30 training and 30 test rows; 30 machines: 0 = '0', 1 = '1', 2 = '2', …, 29 = '29'; "
-    )
-    assert line.endswith("classes: 0 = 'no', 1 = 'yes'")
-    assert description(load("digits")) == ""
